@@ -1,0 +1,236 @@
+//! The last observed state of every object of one kind.
+//!
+//! Objects are shared and never changed in place: a change replaces the `Arc`. A relist is a diff, so that an object
+//! that vanished while nobody watched is told as deleted. It knows no App and no work queue; `wire` feeds it and turns
+//! its [`Change`]s into keys.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::RwLock;
+
+use crate::key::Key;
+use crate::objects::Cached;
+
+/// What a watch tells.
+#[derive(Debug)]
+pub enum WatchEvent<T> {
+    /// A new list begins.
+    Restarted,
+    /// An object of that list.
+    Listed(T),
+    /// The list is complete: what isn't in it is gone.
+    Synced,
+    /// An object was added or changed.
+    Applied(T),
+    /// An object was deleted.
+    Deleted(T),
+}
+
+impl<T> WatchEvent<T> {
+    /// The same event with another form of its object.
+    pub fn map<U>(self, form: impl FnOnce(T) -> U) -> WatchEvent<U> {
+        match self {
+            Self::Restarted => WatchEvent::Restarted,
+            Self::Listed(object) => WatchEvent::Listed(form(object)),
+            Self::Synced => WatchEvent::Synced,
+            Self::Applied(object) => WatchEvent::Applied(form(object)),
+            Self::Deleted(object) => WatchEvent::Deleted(form(object)),
+        }
+    }
+}
+
+/// An object before and after.
+#[derive(Debug)]
+pub struct Change<T> {
+    /// What the cache held before.
+    pub before: Option<Arc<T>>,
+    /// What it holds now; `None` after a deletion.
+    pub after: Option<Arc<T>>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Cache<T> {
+    objects: RwLock<HashMap<Key, Arc<T>>>,
+    listing: RwLock<Option<HashMap<Key, Arc<T>>>>,
+    synced: AtomicBool,
+    reached: AtomicU64,
+}
+
+impl<T> Default for Cache<T> {
+    fn default() -> Self {
+        Self {
+            objects: RwLock::default(),
+            listing: RwLock::default(),
+            synced: AtomicBool::new(false),
+            reached: AtomicU64::new(0),
+        }
+    }
+}
+
+impl<T: Cached> Cache<T> {
+    /// The object of that key.
+    pub fn get(&self, key: &Key) -> Option<Arc<T>> {
+        self.objects.read().get(key).cloned()
+    }
+
+    /// Every key.
+    pub fn keys(&self) -> Vec<Key> {
+        self.objects.read().keys().cloned().collect()
+    }
+
+    /// A first list is complete.
+    pub fn is_synced(&self) -> bool {
+        self.synced.load(Ordering::Acquire)
+    }
+
+    /// The highest version that was observed, deletions included. A watch tells the changes of one kind in their order,
+    /// so that every write up to this version is shown, and so is what became of it since.
+    pub fn reached(&self) -> u64 {
+        self.reached.load(Ordering::Acquire)
+    }
+
+    /// Takes an event in and tells what changed by it.
+    pub fn handle(&self, event: WatchEvent<T>) -> Vec<Change<T>> {
+        let version = match &event {
+            WatchEvent::Applied(object) | WatchEvent::Deleted(object) => object.version(),
+            WatchEvent::Restarted | WatchEvent::Listed(_) | WatchEvent::Synced => 0,
+        };
+        let changes = self.take_in(event);
+        self.reached.fetch_max(version, Ordering::AcqRel);
+        changes
+    }
+
+    fn take_in(&self, event: WatchEvent<T>) -> Vec<Change<T>> {
+        match event {
+            WatchEvent::Restarted => {
+                *self.listing.write() = Some(HashMap::new());
+                Vec::new()
+            }
+            WatchEvent::Listed(object) => {
+                if let Some(listing) = self.listing.write().as_mut() {
+                    listing.insert(object.key().clone(), Arc::new(object));
+                }
+                Vec::new()
+            }
+            WatchEvent::Synced => {
+                let listed = self.listing.write().take().unwrap_or_default();
+                let highest = listed
+                    .values()
+                    .map(|object| object.version())
+                    .max()
+                    .unwrap_or_default();
+                let changes = self.replace(listed);
+                self.reached.fetch_max(highest, Ordering::AcqRel);
+                self.synced.store(true, Ordering::Release);
+                changes
+            }
+            WatchEvent::Applied(object) => {
+                let after = Arc::new(object);
+                let before = self.objects.write().insert(after.key().clone(), after.clone());
+                vec![Change {
+                    before,
+                    after: Some(after),
+                }]
+            }
+            WatchEvent::Deleted(object) => {
+                let before = self
+                    .objects
+                    .write()
+                    .remove(object.key())
+                    .unwrap_or_else(|| Arc::new(object));
+                vec![Change {
+                    before: Some(before),
+                    after: None,
+                }]
+            }
+        }
+    }
+
+    fn replace(&self, listed: HashMap<Key, Arc<T>>) -> Vec<Change<T>> {
+        let mut objects = self.objects.write();
+        let before = std::mem::replace(&mut *objects, listed);
+        let mut changes: Vec<Change<T>> = before
+            .iter()
+            .filter(|(key, _)| !objects.contains_key(*key))
+            .map(|(_, gone)| Change {
+                before: Some(gone.clone()),
+                after: None,
+            })
+            .collect();
+        changes.extend(objects.iter().map(|(key, object)| Change {
+            before: before.get(key).cloned(),
+            after: Some(object.clone()),
+        }));
+        changes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::Scaler;
+
+    fn object(name: &str) -> Scaler {
+        Scaler {
+            key: Key::new("n", name),
+            resource_version: "1".to_owned(),
+            target: None,
+        }
+    }
+
+    #[test]
+    fn what_vanished_between_two_lists_is_told_as_deleted() {
+        let cache = Cache::default();
+        for event in [
+            WatchEvent::Restarted,
+            WatchEvent::Listed(object("a")),
+            WatchEvent::Listed(object("b")),
+            WatchEvent::Synced,
+        ] {
+            cache.handle(event);
+        }
+        cache.handle(WatchEvent::Restarted);
+        cache.handle(WatchEvent::Listed(object("b")));
+        assert!(
+            cache.get(&Key::new("n", "a")).is_some(),
+            "a list under way changes nothing yet"
+        );
+        let changes = cache.handle(WatchEvent::Synced);
+        let gone: Vec<_> = changes
+            .iter()
+            .filter(|c| c.after.is_none())
+            .map(|c| &*c.before.as_ref().unwrap().key.name)
+            .collect();
+        assert_eq!(gone, ["a"]);
+        assert!(cache.get(&Key::new("n", "a")).is_none());
+    }
+
+    #[test]
+    fn a_deletion_counts_as_shown() {
+        let cache = Cache::default();
+        let at = |version: &str| Scaler {
+            resource_version: version.to_owned(),
+            ..object("a")
+        };
+        cache.handle(WatchEvent::Applied(at("7")));
+        cache.handle(WatchEvent::Deleted(at("9")));
+        assert_eq!(cache.reached(), 9);
+    }
+
+    #[test]
+    fn a_snapshot_taken_before_a_change_stays_as_it_was() {
+        let cache = Cache::default();
+        cache.handle(WatchEvent::Applied(object("a")));
+        let snapshot = cache.get(&Key::new("n", "a")).unwrap();
+        let changed = Scaler {
+            target: Some(Key::new("n", "shop")),
+            ..object("a")
+        };
+        cache.handle(WatchEvent::Applied(changed));
+        assert!(snapshot.target.is_none());
+        assert!(cache.get(&Key::new("n", "a")).unwrap().target.is_some());
+    }
+}

@@ -1,0 +1,105 @@
+//! Clients of the API server: one for reads, one for writes.
+//!
+//! Both count their requests. The reading one retries on its own; the writing one never does, since only the caller
+//! knows whether a write may be repeated.
+
+use std::path::Path;
+use std::task::{self, Poll};
+
+use futures::future::BoxFuture;
+use http::{Request, Response};
+use kube::client::{Body, ClientBuilder};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use tower::Service;
+
+use crate::telemetry::Telemetry;
+
+/// A cluster that can't be reached.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The kubeconfig can't be used.
+    #[error("the kubeconfig {path} cannot be used: {source}")]
+    Kubeconfig {
+        /// Its path.
+        path: String,
+        /// Why not.
+        source: kube::config::KubeconfigError,
+    },
+    /// No kubeconfig was given, and this is no Pod.
+    #[error("this process does not run inside a cluster ({0}); give it one with --kubeconfig FILE")]
+    NotInCluster(kube::config::InClusterError),
+    /// The client can't be made.
+    #[error("no client can be made from the configuration: {0}")]
+    Client(kube::Error),
+}
+
+/// Reads the configuration of the cluster.
+pub async fn configuration(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Config, ConnectError> {
+    let Some(path) = kubeconfig else {
+        return Config::incluster().map_err(ConnectError::NotInCluster);
+    };
+    let wrong = |source| ConnectError::Kubeconfig {
+        path: path.display().to_string(),
+        source,
+    };
+    let options = KubeConfigOptions {
+        context: context.map(str::to_owned),
+        ..KubeConfigOptions::default()
+    };
+    let kubeconfig = Kubeconfig::read_from(path).map_err(wrong)?;
+    Config::from_custom_kubeconfig(kubeconfig, &options)
+        .await
+        .map_err(wrong)
+}
+
+/// The reading and the writing client.
+pub fn clients(config: Config, telemetry: &Telemetry) -> Result<(Client, Client), ConnectError> {
+    let make = |retry: bool| {
+        let mut config = config.clone();
+        config.default_retry = retry;
+        let counted = tower::layer::layer_fn(|inner| Counted {
+            inner,
+            telemetry: telemetry.clone(),
+        });
+        Ok(ClientBuilder::try_from(config)
+            .map_err(ConnectError::Client)?
+            .with_layer(&counted)
+            .build())
+    };
+    Ok((make(true)?, make(false)?))
+}
+
+/// Counts requests by method and status code.
+struct Counted<S> {
+    inner: S,
+    telemetry: Telemetry,
+}
+
+impl<S, B> Service<Request<Body>> for Counted<S>
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut task::Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let method = request.method().to_string();
+        let telemetry = self.telemetry.clone();
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let answer = answer.await;
+            telemetry.request(
+                &method,
+                answer.as_ref().ok().map(|answer| answer.status().as_u16()),
+            );
+            answer
+        })
+    }
+}

@@ -1,0 +1,154 @@
+//! Flags of the operator. Every flag has a twin in the environment, `KUBESENTRY_...`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// The KubeSentry operator: keeps a Deployment aligned with each App.
+#[derive(Debug, Parser)]
+#[command(name = "kubesentry", version, about, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    /// What to do; `run` when left out.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// Flags of `run`.
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the operator (the default).
+    Run(RunArgs),
+    /// Print the CustomResourceDefinition; short for `manifests crd`.
+    Crd,
+    /// Print generated files.
+    Manifests {
+        /// Which one.
+        what: Manifest,
+    },
+    /// Print the version.
+    Version,
+}
+
+/// A generated file.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum Manifest {
+    /// The CustomResourceDefinition of the App.
+    Crd,
+    /// The reference page of conditions and reasons, in Markdown.
+    Conditions,
+}
+
+/// Flags of `run`.
+#[derive(Debug, Clone, Args)]
+pub struct RunArgs {
+    /// Kubeconfig of the cluster. Left out, the operator must run inside one.
+    #[arg(long, env = "KUBESENTRY_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// Context in the kubeconfig; its current one when left out.
+    #[arg(long, env = "KUBESENTRY_CONTEXT", requires = "kubeconfig")]
+    pub context: Option<String>,
+
+    /// Namespace of the operator: the audit records of Apps are exported there.
+    #[arg(long, env = "KUBESENTRY_NAMESPACE", default_value = "kubesentry-system")]
+    pub namespace: String,
+
+    /// Name of this process in audit records and events.
+    #[arg(long, env = "KUBESENTRY_INSTANCE")]
+    pub instance: Option<String>,
+
+    /// Apps that are worked on at the same time.
+    #[arg(long, env = "KUBESENTRY_WORKERS", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub workers: u16,
+
+    /// Seconds between two passes over every App though nothing happens.
+    #[arg(long, env = "KUBESENTRY_RESYNC_SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(10..))]
+    pub resync_seconds: u64,
+
+    /// Writes per second, in the long run. client-go's 20 would need 200 s for 1,000 new Apps.
+    #[arg(long, env = "KUBESENTRY_WRITES_PER_SECOND", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
+    pub writes_per_second: u32,
+
+    /// Writes that may come at once.
+    #[arg(long, env = "KUBESENTRY_WRITE_BURST", default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..))]
+    pub write_burst: u32,
+
+    /// Address of /livez and /readyz.
+    #[arg(long, env = "KUBESENTRY_HEALTH_ADDRESS", default_value = "127.0.0.1:8081")]
+    pub health_address: SocketAddr,
+
+    /// Address of /metrics; loopback only, since it is served without authentication.
+    #[arg(long, env = "KUBESENTRY_METRICS_ADDRESS", default_value = "127.0.0.1:8443")]
+    pub metrics_address: SocketAddr,
+
+    /// Accept Pod templates beyond the Pod Security Standard "baseline".
+    #[arg(long, env = "KUBESENTRY_ALLOW_PRIVILEGED_TEMPLATES")]
+    pub allow_privileged_templates: bool,
+
+    /// Accept other ServiceAccounts than "default" in Pod templates.
+    #[arg(long, env = "KUBESENTRY_ALLOW_SERVICE_ACCOUNT_NAMES")]
+    pub allow_service_account_names: bool,
+
+    /// Form of the log lines.
+    #[arg(long, env = "KUBESENTRY_LOG_FORMAT", default_value = "json")]
+    pub log_format: LogFormat,
+
+    /// Which lines are logged, as in `info` or `kubesentry_operator=debug,warn`.
+    #[arg(long, env = "KUBESENTRY_LOG", default_value = "info")]
+    pub log: String,
+}
+
+/// Form of the log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// One JSON object per line.
+    Json,
+    /// For people.
+    Text,
+}
+
+impl RunArgs {
+    /// Time between two passes over every App though nothing happens.
+    pub fn resync(&self) -> Duration {
+        Duration::from_secs(self.resync_seconds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_flags_are_consistent_and_every_one_has_a_twin_in_the_environment() {
+        let command = Cli::command();
+        command.clone().debug_assert();
+        for argument in command
+            .get_arguments()
+            .filter(|argument| !["help", "version"].contains(&argument.get_id().as_str()))
+        {
+            let twin = argument.get_env().map(|name| name.to_string_lossy().into_owned());
+            assert!(
+                twin.is_some_and(|name| name.starts_with("KUBESENTRY_")),
+                "{}",
+                argument.get_id()
+            );
+        }
+    }
+
+    #[test]
+    fn run_is_what_happens_without_a_command() {
+        let cli = Cli::parse_from(["kubesentry", "--workers", "3"]);
+        assert!(cli.command.is_none() && cli.run.workers == 3);
+        assert!(matches!(
+            Cli::parse_from(["kubesentry", "run"]).command,
+            Some(Command::Run(_))
+        ));
+    }
+}

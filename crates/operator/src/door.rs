@@ -1,0 +1,175 @@
+//! The one door through which the operator writes to the API server.
+//!
+//! Nothing else in this crate may call a write method of the client (`clippy.toml` says so). Every write passes the
+//! budget, carries the field manager, has a timeout and is never retried here: what to do after a failure is the
+//! caller's judgement. It knows bodies and answers, no Apps.
+
+use std::time::Duration;
+
+use http::{Method, Request};
+use kube::Client;
+use kubesentry_api::names::{API_VERSION, FIELD_MANAGER, PLURAL};
+use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::error::RequestError;
+use crate::key::Key;
+use crate::objects::DeploymentView;
+
+/// Longest a write may take.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// See the module.
+pub struct Door {
+    client: Client,
+    budget: Mutex<Budget>,
+}
+
+impl Door {
+    /// A door over a client that doesn't retry.
+    pub fn new(client: Client, writes_per_second: f64, burst: f64) -> Self {
+        let budget = Budget {
+            per_second: writes_per_second,
+            burst,
+            tokens: burst,
+            at: Instant::now(),
+        };
+        Self {
+            client,
+            budget: Mutex::new(budget),
+        }
+    }
+
+    /// Server-side apply of a Deployment, taking the fields over where others hold them.
+    pub async fn apply_deployment(&self, key: &Key, body: &Value) -> Result<DeploymentView, RequestError> {
+        let path = format!(
+            "/apis/apps/v1/namespaces/{}/deployments/{}?fieldManager={FIELD_MANAGER}&force=true",
+            key.namespace, key.name
+        );
+        self.send(Method::PATCH, &path, "application/apply-patch+yaml", body)
+            .await
+    }
+
+    /// JSON patch of an App's metadata; answers its new resourceVersion.
+    pub async fn patch_app(&self, key: &Key, patch: &Value) -> Result<String, RequestError> {
+        let path = format!(
+            "/apis/{API_VERSION}/namespaces/{}/{PLURAL}/{}?fieldManager={FIELD_MANAGER}",
+            key.namespace, key.name
+        );
+        let answer: Value = self
+            .send(Method::PATCH, &path, "application/json-patch+json", patch)
+            .await?;
+        Ok(resource_version(&answer))
+    }
+
+    /// PUT of an App's status; answers its new resourceVersion.
+    pub async fn put_app_status(&self, key: &Key, body: &Value) -> Result<String, RequestError> {
+        let path = format!(
+            "/apis/{API_VERSION}/namespaces/{}/{PLURAL}/{}/status?fieldManager={FIELD_MANAGER}",
+            key.namespace, key.name
+        );
+        let answer: Value = self.send(Method::PUT, &path, "application/json", body).await?;
+        Ok(resource_version(&answer))
+    }
+
+    /// Creates a ConfigMap.
+    pub async fn create_config_map(&self, namespace: &str, body: &Value) -> Result<(), RequestError> {
+        let path = format!("/api/v1/namespaces/{namespace}/configmaps?fieldManager={FIELD_MANAGER}");
+        self.send::<Value>(Method::POST, &path, "application/json", body)
+            .await
+            .map(drop)
+    }
+
+    /// Creates an event.
+    pub async fn create_event(&self, namespace: &str, body: &Value) -> Result<(), RequestError> {
+        let path =
+            format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events?fieldManager={FIELD_MANAGER}");
+        self.send::<Value>(Method::POST, &path, "application/json", body)
+            .await
+            .map(drop)
+    }
+
+    /// Updates the series of an event: the only part of an event that may change.
+    pub async fn patch_event(&self, namespace: &str, name: &str, body: &Value) -> Result<(), RequestError> {
+        let path = format!(
+            "/apis/events.k8s.io/v1/namespaces/{namespace}/events/{name}?fieldManager={FIELD_MANAGER}"
+        );
+        self.send::<Value>(Method::PATCH, &path, "application/merge-patch+json", body)
+            .await
+            .map(drop)
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "this is the door")]
+    async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        content_type: &str,
+        body: &Value,
+    ) -> Result<T, RequestError> {
+        let wait = self.budget.lock().take(Instant::now());
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(http::header::CONTENT_TYPE, content_type)
+            .body(body.to_string().into_bytes())
+            .map_err(|error| RequestError::Outage(format!("the request can't be built: {error}")))?;
+        match tokio::time::timeout(WRITE_TIMEOUT, self.client.request::<T>(request)).await {
+            Ok(answer) => answer.map_err(RequestError::from),
+            Err(_) => Err(RequestError::timeout(WRITE_TIMEOUT)),
+        }
+    }
+}
+
+fn resource_version(object: &Value) -> String {
+    object["metadata"]["resourceVersion"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// A token bucket.
+struct Budget {
+    per_second: f64,
+    burst: f64,
+    tokens: f64,
+    at: Instant,
+}
+
+impl Budget {
+    /// Takes one token and says how long to wait before using it.
+    fn take(&mut self, now: Instant) -> Duration {
+        let earned = now.saturating_duration_since(self.at).as_secs_f64() * self.per_second;
+        self.tokens = (self.tokens + earned).min(self.burst) - 1.0;
+        self.at = now;
+        if self.tokens >= 0.0 {
+            Duration::ZERO
+        } else {
+            Duration::from_secs_f64(-self.tokens / self.per_second)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_passes_and_the_rest_waits_its_turn() {
+        let start = Instant::now();
+        let mut budget = Budget {
+            per_second: 10.0,
+            burst: 3.0,
+            tokens: 3.0,
+            at: start,
+        };
+        let waits: Vec<_> = (0..5).map(|_| budget.take(start).as_millis()).collect();
+        assert_eq!(waits, [0, 0, 0, 100, 200]);
+        assert_eq!(budget.take(start + Duration::from_secs(60)), Duration::ZERO);
+    }
+}

@@ -1,0 +1,97 @@
+//! One pass over one App: observe, judge, plan, apply, report.
+//!
+//! Every pass reads the latest state from scratch and aligns everything; none depends on which event woke it. `observe`,
+//! `judge` and `plan` write nothing, `apply` is the only step that does, and `report` tells what was really done.
+
+pub mod apply;
+pub mod judge;
+pub mod observe;
+pub mod plan;
+pub mod report;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::context::Context;
+use crate::key::Key;
+use crate::memory::Memory;
+use crate::queue::Wake;
+use observe::Observation;
+
+/// How a pass ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing more to do until something changes, or until this much time has passed.
+    Done {
+        /// When to come back though nothing happens.
+        wake_after: Option<Duration>,
+    },
+    /// The last pass saw all of this: there was nothing to do.
+    Skipped,
+    /// It failed, or lost a race, and begins anew.
+    Retry(String),
+}
+
+/// A write of ours that the cache doesn't show yet is looked for again after this long, should its event be lost.
+const PARKED: Duration = Duration::from_secs(11);
+
+/// One pass.
+pub async fn reconcile(context: &Context, key: &Key, wake: Wake) -> Outcome {
+    let Some(observation) = observe::observe(context, key) else {
+        context.memories.forget(key);
+        context.telemetry.forget(key);
+        return Outcome::Done { wake_after: None };
+    };
+    let mut memory = context.memories.take(key, &observation.app.uid);
+    let outcome = pass(context, &observation, &mut memory, wake).await;
+    context.memories.put(key, memory);
+    outcome
+}
+
+async fn pass(context: &Context, observation: &Observation, memory: &mut Memory, wake: Wake) -> Outcome {
+    if wake == Wake::Observed && memory.settled.as_ref() == Some(&observation.seen()) {
+        return Outcome::Skipped;
+    }
+    if is_behind(context, observation, memory) {
+        return Outcome::Done {
+            wake_after: Some(PARKED),
+        };
+    }
+    let understood = understood(context, observation, memory);
+    let judgement = judge::judge(observation, understood);
+    if judgement.verdict == judge::Verdict::Leave {
+        return Outcome::Done { wake_after: None };
+    }
+    let plan = plan::plan(observation, &judgement, memory);
+    let wake_after = plan.wake_after;
+    let applied = apply::apply(context, observation, plan, memory).await;
+    report::report(context, observation, &judgement, &applied, memory, wake_after).await
+}
+
+/// Whether a cache doesn't show our own last write yet: a pass on it would do things twice.
+fn is_behind(context: &Context, observation: &Observation, memory: &mut Memory) -> bool {
+    let app = memory
+        .app_write
+        .is_pending(context.apps.reached(), observation.mono);
+    let child = memory
+        .child_write
+        .is_pending(context.deployments.reached(), observation.mono);
+    app || child
+}
+
+/// The parsed App; parsing is done once per generation, since only the spec is parsed.
+fn understood(
+    context: &Context,
+    observation: &Observation,
+    memory: &mut Memory,
+) -> Arc<crate::memory::Understood> {
+    let generation = observation.app.generation;
+    if let Some((of, understood)) = &memory.parsed
+        && *of == generation
+    {
+        return understood.clone();
+    }
+    let understood = Arc::new(judge::understand(&observation.app, &context.options));
+    memory.parsed = Some((generation, understood.clone()));
+    understood
+}
