@@ -23,7 +23,7 @@ pub struct Rule {
     pub message: &'static str,
     /// CEL for the same message with the values in it.
     pub message_expression: Option<&'static str>,
-    /// Kind of the fault: one of the four that a CRD may give.
+    /// Kind of the fault: one of the four that a CRD may give. Not `Duplicate`: the server then prints no message.
     pub kind: FaultKind,
     /// The field to blame, as the CRD wants it (`.minReplicas`), relative to `at`.
     pub field_path: Option<&'static str>,
@@ -93,18 +93,22 @@ pub const RULES: &[Rule] = &[
         at: &["spec", "ports"],
         cel: "self.all(p, !has(p.name) || self.exists_one(q, has(q.name) && q.name == p.name))",
         message: "port names must be unique",
-        message_expression: None,
-        kind: FaultKind::Duplicate,
+        message_expression: Some(
+            r#"'port names must be unique: "%s" is used more than once'.format([self.filter(p, has(p.name) && !self.exists_one(q, has(q.name) && q.name == p.name))[0].name])"#,
+        ),
+        kind: FaultKind::Invalid,
         field_path: None,
         fails: |ports| {
-            let mut names: Vec<&str> = ports
+            let names: Vec<&str> = ports
                 .as_array()?
                 .iter()
                 .filter_map(|p| p.get("name")?.as_str())
                 .collect();
-            names.sort_unstable();
-            let twice = names.windows(2).find(|pair| pair[0] == pair[1])?;
-            Some(format!("port names must be unique: {:?} stands twice", twice[0]))
+            let twice = names
+                .iter()
+                .enumerate()
+                .find(|(index, name)| names[index + 1..].contains(name));
+            twice.map(|(_, name)| format!("port names must be unique: {name:?} is used more than once"))
         },
     },
     Rule {

@@ -70,6 +70,10 @@ pub struct RunArgs {
     #[arg(long, env = "KUBESENTRY_RESYNC_SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(10..))]
     pub resync_seconds: u64,
 
+    /// Seconds that the export of the audit trail may hold the deletion of an App up.
+    #[arg(long, env = "KUBESENTRY_EXPORT_DEADLINE_SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=600))]
+    pub export_deadline_seconds: u64,
+
     /// Writes per second, in the long run. client-go's 20 would need 200 s for 1,000 new Apps.
     #[arg(long, env = "KUBESENTRY_WRITES_PER_SECOND", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     pub writes_per_second: u32,

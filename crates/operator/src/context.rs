@@ -3,6 +3,7 @@
 //! Built once by `wire`, shared by all workers. It holds no decision.
 
 use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
 
 use kube::Client;
 use kubesentry_api::ParseOptions;
@@ -45,6 +46,8 @@ pub struct Context {
     pub namespace: String,
     /// Name of this process in audit records and events.
     pub instance: String,
+    /// Longest that an export may hold a deletion up.
+    pub export_deadline: Duration,
 }
 
 impl Context {

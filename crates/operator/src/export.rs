@@ -21,8 +21,6 @@ use crate::events::{Event, EventType};
 use crate::memory::Memory;
 use crate::reconcile::observe::{Observation, whole_seconds};
 
-/// Longest that an export may hold a deletion up.
-pub const DEADLINE: Duration = Duration::from_secs(120);
 /// Waits between attempts; the last one repeats.
 const RETRIES: [u64; 6] = [1, 2, 4, 8, 15, 30];
 /// Longest that one attempt may take.
@@ -146,7 +144,7 @@ pub async fn release(context: &Context, observation: &Observation, memory: &mut 
         .and_then(|deletion| Duration::try_from(observation.now.duration_since(deletion)).ok())
         .unwrap_or_default();
     let held = since_deletion.max(observation.mono.saturating_duration_since(begun));
-    if held >= DEADLINE {
+    if held >= context.export_deadline {
         let message = format!(
             "the export was given up after {} s: {error}; the records stand in the operator's log",
             held.as_secs()
@@ -163,7 +161,7 @@ pub async fn release(context: &Context, observation: &Observation, memory: &mut 
         .unwrap_or(30);
     // Never past the deadline: the last attempt comes right at it.
     let wait = Duration::from_secs(step)
-        .min(DEADLINE - held)
+        .min(context.export_deadline - held)
         .max(Duration::from_millis(100));
     memory.export.attempts += 1;
     memory.export.next_at = Some(observation.mono + wait);

@@ -77,6 +77,7 @@ pub async fn run(args: &RunArgs) -> Result<(), RunError> {
         telemetry,
         events,
         namespace: args.namespace.clone(),
+        export_deadline: Duration::from_secs(args.export_deadline_seconds),
         instance: args
             .instance
             .clone()

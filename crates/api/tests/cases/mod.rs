@@ -4,19 +4,19 @@ use serde::Deserialize;
 use serde_json::Value;
 
 #[derive(Debug, Deserialize)]
-pub struct Case {
-    pub id: String,
-    pub wanted: Wanted,
+pub(crate) struct Case {
+    pub(crate) id: String,
+    pub(crate) wanted: Wanted,
     #[serde(default)]
-    pub seen_by: Vec<String>,
+    pub(crate) seen_by: Vec<String>,
     #[serde(default)]
-    pub paths: Vec<String>,
-    pub manifest: String,
+    pub(crate) paths: Vec<String>,
+    pub(crate) manifest: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Wanted {
+pub(crate) enum Wanted {
     Accept,
     Refuse,
 }
@@ -34,7 +34,7 @@ const LATER: [&str; 8] = [
 ];
 
 impl Case {
-    pub fn object(&self) -> Value {
+    pub(crate) fn object(&self) -> Value {
         let mut documents = kubesentry_api::manifest::read(&self.manifest).unwrap();
         assert_eq!(documents.len(), 1, "{}", self.id);
         documents.remove(0)
@@ -47,7 +47,7 @@ impl Case {
 }
 
 /// The cases on fields of this version, and the ids of those left out.
-pub fn all() -> (Vec<Case>, Vec<String>) {
+pub(crate) fn all() -> (Vec<Case>, Vec<String>) {
     let text = include_str!("app-manifests.yaml");
     let cases: Vec<Case> = serde_saphyr::from_str(text).unwrap();
     let (later, now): (Vec<_>, Vec<_>) = cases.into_iter().partition(Case::is_later);
