@@ -87,16 +87,37 @@ impl fmt::Display for Warning {
     }
 }
 
-/// All faults in one line, for a condition's message: at most `limit` of them, and how many more there are.
+/// All faults in one line, for a condition's message: numbered where there are several, at most `limit` of them, and how
+/// many more there are.
 pub fn summarize(violations: &[Violation], limit: usize) -> String {
-    let mut text = violations
-        .iter()
-        .take(limit)
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join("; ");
+    if let [only] = violations {
+        return only.to_string();
+    }
+    let told = violations.iter().take(limit).enumerate();
+    let mut text = format!("{} faults: ", violations.len());
+    text.push_str(
+        &told
+            .map(|(n, violation)| format!("({}) {violation}", n + 1))
+            .collect::<Vec<_>>()
+            .join("; "),
+    );
     if violations.len() > limit {
         text.push_str(&format!("; and {} more", violations.len() - limit));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_faults_are_numbered_and_the_rest_is_counted() {
+        let fault = |path: &str| Violation::new(path, FaultKind::Invalid, "no; never");
+        assert_eq!(summarize(&[fault("a")], 2), "a: no; never");
+        assert_eq!(
+            summarize(&[fault("a"), fault("b"), fault("c")], 2),
+            "3 faults: (1) a: no; never; (2) b: no; never; and 1 more"
+        );
+    }
 }

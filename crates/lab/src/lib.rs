@@ -12,6 +12,7 @@ mod audit;
 mod build;
 mod client;
 mod control_plane;
+pub mod drift;
 mod error;
 mod existing;
 mod kubeconfig;

@@ -15,7 +15,10 @@ use crate::{Child, ChildSpec, Lab, LabError, binary, hold};
 pub const NAMESPACE: &str = "kubesentry-system";
 /// The operator's user: its ServiceAccount.
 pub const USER: &str = "system:serviceaccount:kubesentry-system:kubesentry";
-const GROUPS: [&str; 2] = ["system:serviceaccounts", "system:serviceaccounts:kubesentry-system"];
+const GROUPS: [&str; 2] = [
+    "system:serviceaccounts",
+    "system:serviceaccounts:kubesentry-system",
+];
 
 /// What `config/default` installs besides the CRD and the Deployment of the operator.
 const MANIFESTS: [&str; 9] = [

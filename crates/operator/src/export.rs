@@ -105,12 +105,6 @@ pub fn dump(ledger: &mut Ledger) {
 /// Exports the trail of a deleted App and removes our finalizer.
 pub async fn release(context: &Context, observation: &Observation, memory: &mut Memory) -> Release {
     let begun = *memory.export.begun.get_or_insert(observation.mono);
-    if let Some(next) = memory.export.next_at.filter(|next| *next > observation.mono) {
-        return Release::Later {
-            wait: next - observation.mono,
-            why: "the next attempt is not due yet".to_owned(),
-        };
-    }
     let mut ledger = observation.app.status.audit.clone().unwrap_or_default();
     for draft in memory.unreported.drafts.iter().cloned() {
         ledger.append(draft);
@@ -121,12 +115,17 @@ pub async fn release(context: &Context, observation: &Observation, memory: &mut 
         .contains_key(ANNOTATION_SKIP_AUDIT_EXPORT)
     {
         let message = format!(
-            "the export of {} records was skipped by the annotation {ANNOTATION_SKIP_AUDIT_EXPORT}",
-            ledger.unflushed.len()
+            "the export was skipped by the annotation {ANNOTATION_SKIP_AUDIT_EXPORT}; what was not exported stands in the operator's log"
         );
         announce(context, observation, "AuditExportSkipped", &message);
         dump(&mut ledger);
         return remove_finalizer(context, observation).await;
+    }
+    if let Some(next) = memory.export.next_at.filter(|next| *next > observation.mono) {
+        return Release::Later {
+            wait: next - observation.mono,
+            why: "the next attempt is not due yet".to_owned(),
+        };
     }
     ledger.append(last_words(context, observation));
     let outcome = match tokio::time::timeout(ATTEMPT, put(context, observation, &mut ledger, true)).await {

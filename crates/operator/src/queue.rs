@@ -29,14 +29,23 @@ struct Waiting {
     since: Instant,
 }
 
+/// What a timer is for: each kind has one per key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Timer {
+    /// A retry, a deadline, a backoff that ends.
+    Wanted,
+    /// A cache that doesn't show our own write yet.
+    Parked,
+}
+
 #[derive(Default)]
 struct Inner {
     order: VecDeque<Key>,
     waiting: HashMap<Key, Waiting>,
     working: HashMap<Key, Instant>,
     closed: bool,
-    /// The one timer that counts per key: an earlier one replaces a later one.
-    timers: HashMap<Key, Instant>,
+    /// The one timer of each kind that counts per key.
+    timers: HashMap<(Key, Timer), Instant>,
     failures: HashMap<Key, u32>,
 }
 
@@ -90,30 +99,49 @@ impl Queue {
         }
     }
 
-    /// Makes a key wait for a pass when `delay` is over, unless an earlier timer runs for it.
-    pub fn add_after(&self, key: Key, delay: Duration) {
+    /// Makes a key wait for a pass when `delay` is over, whatever was scheduled for it before; `None` cancels that.
+    pub fn schedule(&self, key: Key, delay: Option<Duration>) {
+        self.set_timer(key, Timer::Wanted, delay);
+    }
+
+    /// Looks at a key again after `delay`, unless [`Queue::unpark`] is called before: what it waits for may be lost.
+    pub fn park(&self, key: Key, delay: Duration) {
+        self.set_timer(key, Timer::Parked, Some(delay));
+    }
+
+    /// What a parked key waited for has come.
+    pub fn unpark(&self, key: &Key) {
+        self.set_timer(key.clone(), Timer::Parked, None);
+    }
+
+    fn set_timer(&self, key: Key, kind: Timer, delay: Option<Duration>) {
+        let slot = (key, kind);
+        let Some(delay) = delay else {
+            self.inner.lock().timers.remove(&slot);
+            return;
+        };
         let at = Instant::now() + delay;
         {
             let mut inner = self.inner.lock();
-            if inner.closed || inner.timers.get(&key).is_some_and(|earlier| *earlier <= at) {
+            if inner.closed {
                 return;
             }
-            inner.timers.insert(key.clone(), at);
+            inner.timers.insert(slot.clone(), at);
         }
         let queue = self.clone();
         tokio::spawn(async move {
             tokio::time::sleep_until(at).await;
             let due = {
                 let mut inner = queue.inner.lock();
-                // A later call may have replaced this timer by an earlier one.
-                let due = inner.timers.get(&key) == Some(&at);
+                // A later call may have replaced or cancelled this timer.
+                let due = inner.timers.get(&slot) == Some(&at);
                 if due {
-                    inner.timers.remove(&key);
+                    inner.timers.remove(&slot);
                 }
                 due
             };
             if due {
-                queue.add(key, Wake::Due);
+                queue.add(slot.0, Wake::Due);
             }
         });
     }
@@ -130,7 +158,7 @@ impl Queue {
         let delay = RETRY_FIRST
             .saturating_mul(1 << failures.saturating_sub(1).min(16))
             .min(RETRY_MAX);
-        self.add_after(key, delay);
+        self.schedule(key, Some(delay));
     }
 
     /// Forgets the failures of a key.
@@ -234,21 +262,34 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_earlier_timer_replaces_a_later_one_and_the_pass_is_due() {
+    async fn the_last_schedule_counts_and_its_pass_is_due() {
         let queue = queue();
         let start = Instant::now();
-        queue.add_after(key("a"), Duration::from_secs(60));
-        queue.add_after(key("a"), Duration::from_secs(5));
-        queue.add_after(key("a"), Duration::from_secs(30));
+        for seconds in [5, 60, 30] {
+            queue.schedule(key("a"), Some(Duration::from_secs(seconds)));
+        }
         let (taken, wake) = queue.next().await.unwrap();
-        assert_eq!((start.elapsed().as_secs(), wake), (5, Wake::Due));
+        assert_eq!((start.elapsed().as_secs(), wake), (30, Wake::Due));
         queue.done(&taken);
-        assert!(
-            tokio::time::timeout(Duration::from_secs(120), queue.next())
-                .await
-                .is_err(),
-            "one timer, one pass"
-        );
+        queue.schedule(taken.clone(), Some(Duration::from_secs(5)));
+        queue.schedule(taken, None);
+        let more = tokio::time::timeout(Duration::from_secs(120), queue.next()).await;
+        assert!(more.is_err(), "one timer, one pass; a cancelled one, none");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_parked_key_comes_up_once_unless_unparked_and_keeps_its_schedule() {
+        let queue = queue();
+        let start = Instant::now();
+        queue.schedule(key("a"), Some(Duration::from_secs(60)));
+        queue.park(key("a"), Duration::from_secs(10));
+        queue.unpark(&key("a"));
+        let (taken, _) = queue.next().await.unwrap();
+        assert_eq!(start.elapsed().as_secs(), 60);
+        queue.done(&taken);
+        queue.park(taken, Duration::from_secs(10));
+        queue.next().await.unwrap();
+        assert_eq!(start.elapsed().as_secs(), 70);
     }
 
     #[tokio::test(start_paused = true)]

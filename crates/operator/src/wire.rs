@@ -47,6 +47,9 @@ pub enum RunError {
 /// Longest that passes under way may take at the end; a write times out before that.
 const GRACE: Duration = Duration::from_secs(12);
 
+/// An App whose last write no cache shows is looked at again after this long, should the event be lost.
+const PARKED: Duration = Duration::from_secs(11);
+
 /// Runs the operator until SIGTERM or SIGINT.
 pub async fn run(args: &RunArgs) -> Result<(), RunError> {
     let stop = CancellationToken::new();
@@ -268,17 +271,23 @@ async fn work(context: Arc<Context>, queue: Queue) {
         let outcome = reconcile(&context, &key, wake).await;
         context.telemetry.worker_idle();
         let result = match outcome {
-            Outcome::Skipped => None,
-            Outcome::Done { wake_after: None } => {
-                queue.forget(&key);
-                Some(PassResult::Success)
+            Outcome::Skipped => {
+                queue.unpark(&key);
+                None
             }
-            Outcome::Done {
-                wake_after: Some(delay),
-            } => {
+            Outcome::Parked => {
+                queue.park(key.clone(), PARKED);
+                None
+            }
+            Outcome::Done { wake_after } => {
                 queue.forget(&key);
-                queue.add_after(key.clone(), delay);
-                Some(PassResult::RequeueAfter)
+                queue.unpark(&key);
+                queue.schedule(key.clone(), wake_after);
+                Some(if wake_after.is_some() {
+                    PassResult::RequeueAfter
+                } else {
+                    PassResult::Success
+                })
             }
             Outcome::Retry(error) => {
                 tracing::debug!(app = %key, error, "the pass begins anew");

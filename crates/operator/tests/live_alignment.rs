@@ -1,5 +1,8 @@
 //! An App becomes a Deployment, and stays one, whatever others do to it.
 
+#![allow(clippy::disallowed_methods, reason = "tests write as others do")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may end here")]
+
 mod common;
 
 use common::World;

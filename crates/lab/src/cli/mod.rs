@@ -5,6 +5,8 @@
 //! commands do. Called by `main`.
 
 mod assets;
+mod bench;
+mod demo;
 mod doctor;
 mod down;
 mod kubectl;
@@ -49,6 +51,11 @@ enum Command {
     Kubectl(kubectl::Args),
     /// Run a command with a control plane of its own, then stop it
     Test(test::Args),
+    /// Watch the operator at work on a control plane of its own; each claim is checked
+    Demo(demo::Args),
+    /// Measure the operator
+    #[command(subcommand)]
+    Bench(bench::Bench),
     #[command(hide = true)]
     Supervise(up::Args),
 }
@@ -115,6 +122,8 @@ async fn run(command: Command) -> Result<u8, LabError> {
         Command::List => list::run(),
         Command::Kubectl(args) => kubectl::run(args, &mut signals).await,
         Command::Test(args) => test::run(args, &mut signals).await,
+        Command::Demo(args) => demo::run(args, &mut signals).await,
+        Command::Bench(what) => bench::run(what, &mut signals).await,
     }
 }
 

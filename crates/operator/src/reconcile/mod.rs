@@ -28,12 +28,11 @@ pub enum Outcome {
     },
     /// The last pass saw all of this: there was nothing to do.
     Skipped,
+    /// A cache doesn't show our own last write yet; its event will wake us.
+    Parked,
     /// It failed, or lost a race, and begins anew.
     Retry(String),
 }
-
-/// A write of ours that the cache doesn't show yet is looked for again after this long, should its event be lost.
-const PARKED: Duration = Duration::from_secs(11);
 
 /// One pass.
 pub async fn reconcile(context: &Context, key: &Key, wake: Wake) -> Outcome {
@@ -53,9 +52,7 @@ async fn pass(context: &Context, observation: &Observation, memory: &mut Memory,
         return Outcome::Skipped;
     }
     if is_behind(context, observation, memory) {
-        return Outcome::Done {
-            wake_after: Some(PARKED),
-        };
+        return Outcome::Parked;
     }
     let understood = understood(context, observation, memory);
     let judgement = judge::judge(observation, understood);

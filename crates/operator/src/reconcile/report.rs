@@ -178,7 +178,7 @@ fn written(
 fn told(write: &ChildWrite) -> (&'static str, String) {
     let to = write.to();
     match write.action {
-        Action::Create => ("Created", format!("created the Deployment with {to} replicas")),
+        Action::Create => ("Created", format!("created the Deployment with {}", replicas(to))),
         Action::TakeOver => (
             "TakenOver",
             "took the Deployment over from a deleted App of the same name".to_owned(),
@@ -197,7 +197,7 @@ fn told(write: &ChildWrite) -> (&'static str, String) {
             let from = write.from.map(|from| format!(" from {from}")).unwrap_or_default();
             (
                 reason,
-                format!("resized the Deployment{from} to {to} replicas{why}"),
+                format!("resized the Deployment{from} to {}{why}", replicas(to)),
             )
         }
         Action::PutBack => {
@@ -220,6 +220,14 @@ fn told(write: &ChildWrite) -> (&'static str, String) {
                 ),
             )
         }
+    }
+}
+
+fn replicas(n: u32) -> String {
+    if n == 1 {
+        "1 replica".to_owned()
+    } else {
+        format!("{n} replicas")
     }
 }
 
@@ -332,7 +340,14 @@ async fn status_of(
         Whose::SomebodyElses => None,
         _ => child,
     };
-    let facts = facts(observation, judgement, ours, memory);
+    let is_available = ours
+        .and_then(|child| child.facts.available.as_ref())
+        .is_some_and(|available| available.status == Status::True);
+    let first_available_at = before
+        .first_available_at
+        .clone()
+        .or_else(|| is_available.then(|| observation.timestamp()));
+    let facts = facts(observation, judgement, ours, memory, first_available_at.is_some());
     let (conditions, phase) = conditions::derive(&facts, &before.conditions, &observation.timestamp());
     let policy = judgement.understood.valid().map(|(valid, _)| &valid.policy);
     let desired = judgement
@@ -340,9 +355,6 @@ async fn status_of(
         .and_then(|size| size.replicas)
         .map(number)
         .or(ours.map(|child| child.replicas));
-    let is_available = ours
-        .and_then(|child| child.facts.available.as_ref())
-        .is_some_and(|available| available.status == Status::True);
     let mut status = AppStatus {
         observed_generation: Some(app.generation),
         phase: Some(phase),
@@ -360,10 +372,7 @@ async fn status_of(
         desired_replicas: desired,
         ready: desired.map(|desired| format!("{}/{desired}", ours.map_or(0, |child| child.facts.ready))),
         selector: ours.map(|child| child.selector.clone()),
-        first_available_at: before
-            .first_available_at
-            .clone()
-            .or_else(|| is_available.then(|| observation.timestamp())),
+        first_available_at,
         last_decision: memory
             .unreported
             .decision
@@ -381,6 +390,7 @@ fn facts(
     judgement: &Judgement,
     ours: Option<&Deployment>,
     memory: &Memory,
+    was_available: bool,
 ) -> Facts {
     let young = |refused: &&Refused| {
         refused.blocked.reason != Reason::Forbidden
@@ -412,7 +422,7 @@ fn facts(
         size: policy
             .zip(judgement.size)
             .map(|(policy, size)| (size.owner, policy.mode, size.limit)),
-        was_available: observation.app.status.first_available_at.is_some(),
+        was_available,
     }
 }
 
