@@ -76,8 +76,8 @@ clean: ## Remove what was built here; the control plane's cache stays.
 cluster = $(if $(filter command line,$(origin KUBECONFIG)),,$(error name the cluster: make $@ KUBECONFIG=FILE))
 
 .PHONY: install
-install: build ## Install the CRD.
-	$(cluster)$(KUBECTL) --kubeconfig=$(KUBECONFIG) apply --server-side -f $(CRD)
+install: build ## Install the CRD, and the namespace that takes the audit records.
+	$(cluster)$(KUBECTL) --kubeconfig=$(KUBECONFIG) apply --server-side -f $(CRD) -f config/manager/namespace.yaml
 
 .PHONY: run
 run: build ## Run the operator on this machine, against that cluster.

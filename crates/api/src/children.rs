@@ -37,11 +37,7 @@ impl Workload {
             .and_then(Value::as_str)
             .unwrap_or_default()
             .to_owned();
-        Self {
-            template,
-            rollout: spec.rollout.clone(),
-            image,
-        }
+        Self { template, rollout: spec.rollout.clone(), image }
     }
 
     /// Image of the main container.
@@ -57,9 +53,7 @@ impl Workload {
 
 fn main(template: &Value) -> Option<&Value> {
     let containers = template.pointer("/spec/containers")?.as_array()?;
-    containers
-        .iter()
-        .find(|container| container["name"] == MAIN_CONTAINER)
+    containers.iter().find(|container| container["name"] == MAIN_CONTAINER)
 }
 
 fn main_container(spec: &AppSpec) -> Value {
@@ -149,10 +143,7 @@ impl Intent {
                 body["spec"]["replicas"] = json!(replicas);
                 body["metadata"]["annotations"][ANNOTATION_DESIRED_REPLICAS] = json!(replicas.to_string());
             }
-            Sized::Theirs {
-                replicas,
-                resource_version,
-            } => {
+            Sized::Theirs { replicas, resource_version } => {
                 body["spec"]["replicas"] = json!(replicas);
                 if let Some(version) = resource_version {
                     body["metadata"]["resourceVersion"] = json!(version);
@@ -170,19 +161,13 @@ impl Intent {
 pub fn deployment(workload: &Workload, identity: &Identity) -> Result<Intent, canonical::CanonicalError> {
     let labels = labels(identity);
     let mut template = workload.template.clone();
-    let user_labels = template
-        .pointer("/metadata/labels")
-        .and_then(Value::as_object)
-        .cloned()
-        .unwrap_or_default();
+    let user_labels =
+        template.pointer("/metadata/labels").and_then(Value::as_object).cloned().unwrap_or_default();
     let mut pod_labels = user_labels;
     pod_labels.extend(labels.clone());
     template["metadata"]["labels"] = Value::Object(pod_labels);
     // An empty map owns nothing, and a manager that owns nothing of it would look for it forever.
-    if template
-        .pointer("/metadata/annotations")
-        .and_then(Value::as_object)
-        .is_some_and(Map::is_empty)
+    if template.pointer("/metadata/annotations").and_then(Value::as_object).is_some_and(Map::is_empty)
         && let Some(metadata) = template["metadata"].as_object_mut()
     {
         metadata.remove("annotations");
@@ -227,10 +212,7 @@ pub fn app_path(path: &str, spec: &AppSpec) -> String {
     for (prefix, ours) in [
         ("spec.strategy.rollingUpdate.", "spec.rollout."),
         ("spec.minReadySeconds", "spec.rollout.minReadySeconds"),
-        (
-            "spec.progressDeadlineSeconds",
-            "spec.rollout.progressDeadlineSeconds",
-        ),
+        ("spec.progressDeadlineSeconds", "spec.rollout.progressDeadlineSeconds"),
         ("spec.revisionHistoryLimit", "spec.rollout.revisionHistoryLimit"),
     ] {
         if let Some(rest) = path.strip_prefix(prefix) {
@@ -247,17 +229,9 @@ pub fn app_path(path: &str, spec: &AppSpec) -> String {
         .template
         .as_ref()
         .and_then(|template| template.get("spec")?.get("containers")?.as_array())
-        .and_then(|containers| {
-            containers
-                .iter()
-                .find(|container| container["name"] == MAIN_CONTAINER)
-        })
+        .and_then(|containers| containers.iter().find(|container| container["name"] == MAIN_CONTAINER))
         .is_some_and(|container| container.get(name).is_some());
-    if own && !in_template {
-        format!("spec.{field}")
-    } else {
-        path.to_owned()
-    }
+    if own && !in_template { format!("spec.{field}") } else { path.to_owned() }
 }
 
 fn labels(identity: &Identity) -> Map<String, Value> {
@@ -286,24 +260,12 @@ mod tests {
         .unwrap();
         for (path, wanted) in [
             ("spec.template.spec.containers[0].image", "spec.image"),
-            (
-                "spec.template.spec.containers[0].env[0].name",
-                "spec.template.spec.containers[0].env[0].name",
-            ),
-            (
-                "spec.template.spec.containers[0].workingDir",
-                "spec.template.spec.containers[0].workingDir",
-            ),
-            (
-                "spec.template.spec.containers[1].image",
-                "spec.template.spec.containers[1].image",
-            ),
+            ("spec.template.spec.containers[0].env[0].name", "spec.template.spec.containers[0].env[0].name"),
+            ("spec.template.spec.containers[0].workingDir", "spec.template.spec.containers[0].workingDir"),
+            ("spec.template.spec.containers[1].image", "spec.template.spec.containers[1].image"),
             ("spec.strategy.rollingUpdate.maxSurge", "spec.rollout.maxSurge"),
             ("spec.minReadySeconds", "spec.rollout.minReadySeconds"),
-            (
-                "spec.template.spec.volumes[0].name",
-                "spec.template.spec.volumes[0].name",
-            ),
+            ("spec.template.spec.volumes[0].name", "spec.template.spec.volumes[0].name"),
         ] {
             assert_eq!(app_path(path, &spec), wanted);
         }

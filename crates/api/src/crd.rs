@@ -59,13 +59,7 @@ fn columns() -> Value {
         column
     };
     json!([
-        column(
-            "Phase",
-            "string",
-            ".status.phase",
-            "One word for the whole.",
-            false
-        ),
+        column("Phase", "string", ".status.phase", "One word for the whole.", false),
         column(
             "Ready",
             "string",
@@ -73,41 +67,11 @@ fn columns() -> Value {
             "Status of the condition Ready.",
             false
         ),
-        column(
-            "Replicas",
-            "string",
-            ".status.ready",
-            "Ready Pods of those that should exist.",
-            false
-        ),
-        column(
-            "Age",
-            "date",
-            ".metadata.creationTimestamp",
-            "Time since the App was created.",
-            false
-        ),
-        column(
-            "Min",
-            "integer",
-            ".status.effective.minReplicas",
-            "Lower bound in force.",
-            true
-        ),
-        column(
-            "Max",
-            "integer",
-            ".status.effective.maxReplicas",
-            "Upper bound in force.",
-            true
-        ),
-        column(
-            "Image",
-            "string",
-            ".status.effective.image",
-            "Image of the main container.",
-            true
-        ),
+        column("Replicas", "string", ".status.ready", "Ready Pods of those that should exist.", false),
+        column("Age", "date", ".metadata.creationTimestamp", "Time since the App was created.", false),
+        column("Min", "integer", ".status.effective.minReplicas", "Lower bound in force.", true),
+        column("Max", "integer", ".status.effective.maxReplicas", "Upper bound in force.", true),
+        column("Image", "string", ".status.effective.image", "Image of the main container.", true),
         column(
             "Limited-By",
             "string",
@@ -128,16 +92,10 @@ fn columns() -> Value {
 fn attach(root: &mut Value, rule: &Rule) {
     let mut at = root;
     for step in rule.at {
-        at = if *step == "[]" {
-            &mut at["items"]
-        } else {
-            &mut at["properties"][*step]
-        };
+        at = if *step == "[]" { &mut at["items"] } else { &mut at["properties"][*step] };
     }
     let Some(object) = at.as_object_mut() else { return };
-    let rules = object
-        .entry("x-kubernetes-validations")
-        .or_insert_with(|| json!([]));
+    let rules = object.entry("x-kubernetes-validations").or_insert_with(|| json!([]));
     if let Some(rules) = rules.as_array_mut() {
         rules.push(rendered(rule));
     }
@@ -147,14 +105,8 @@ fn rendered(rule: &Rule) -> Value {
     let mut out = Map::new();
     out.insert("rule".to_owned(), Value::from(rule.cel));
     out.insert("message".to_owned(), Value::from(rule.message));
-    out.insert(
-        "reason".to_owned(),
-        serde_json::to_value(rule.kind).unwrap_or_default(),
-    );
-    for (key, value) in [
-        ("messageExpression", rule.message_expression),
-        ("fieldPath", rule.field_path),
-    ] {
+    out.insert("reason".to_owned(), serde_json::to_value(rule.kind).unwrap_or_default());
+    for (key, value) in [("messageExpression", rule.message_expression), ("fieldPath", rule.field_path)] {
         if let Some(text) = value {
             out.insert(key.to_owned(), Value::from(text));
         }
@@ -171,10 +123,8 @@ mod tests {
         fn count(value: &Value) -> usize {
             match value {
                 Value::Object(object) => {
-                    let own = object
-                        .get("x-kubernetes-validations")
-                        .and_then(Value::as_array)
-                        .map_or(0, Vec::len);
+                    let own =
+                        object.get("x-kubernetes-validations").and_then(Value::as_array).map_or(0, Vec::len);
                     own + object.values().map(count).sum::<usize>()
                 }
                 Value::Array(items) => items.iter().map(count).sum(),

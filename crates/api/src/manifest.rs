@@ -28,10 +28,7 @@ fn make_whole(value: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(make_whole),
         Value::Number(number) if number.is_f64() => {
             // Rust writes a float without an exponent, and a whole one without a fraction.
-            if let Some(whole) = number
-                .as_f64()
-                .and_then(|float| float.to_string().parse::<i64>().ok())
-            {
+            if let Some(whole) = number.as_f64().and_then(|float| float.to_string().parse::<i64>().ok()) {
                 *value = Value::from(whole);
             }
         }
@@ -68,10 +65,7 @@ mod tests {
 
     #[test]
     fn every_document_is_read_and_empty_ones_are_left_out() {
-        assert_eq!(
-            read("---\n---\na: 1\n---\nb: 2\n").unwrap(),
-            [json!({"a": 1}), json!({"b": 2})]
-        );
+        assert_eq!(read("---\n---\na: 1\n---\nb: 2\n").unwrap(), [json!({"a": 1}), json!({"b": 2})]);
     }
 
     #[test]

@@ -5,9 +5,11 @@
 
 use serde_json::{Map, Value};
 
-/// Lists of core/v1 that merge by key (`patchMergeKey` in `k8s.io/api/core/v1/types.go`), with the default of a key
-/// that may be left out.
-const KEYED: [(&str, &[(&str, Option<&str>)]); 7] = [
+/// A key of a list's items, and its default where it may be left out.
+type ListKey = (&'static str, Option<&'static str>);
+
+/// Lists of core/v1 that merge by key (`patchMergeKey` in `k8s.io/api/core/v1/types.go`).
+const KEYED: [(&str, &[ListKey]); 7] = [
     ("containers", &[("name", None)]),
     ("initContainers", &[("name", None)]),
     ("volumes", &[("name", None)]),
@@ -38,10 +40,7 @@ fn merge_at(name: &str, base: Value, over: &Value) -> Value {
 
 fn merge_objects(mut base: Map<String, Value>, over: &Map<String, Value>) -> Map<String, Value> {
     for union in UNIONS {
-        if over
-            .iter()
-            .any(|(name, value)| union.contains(&name.as_str()) && !value.is_null())
-        {
+        if over.iter().any(|(name, value)| union.contains(&name.as_str()) && !value.is_null()) {
             base.retain(|name, _| !union.contains(&name.as_str()) || over.contains_key(name));
         }
     }
@@ -59,7 +58,7 @@ fn merge_objects(mut base: Map<String, Value>, over: &Map<String, Value>) -> Map
     base
 }
 
-fn merge_lists(base: Vec<Value>, over: &[Value], keys: &[(&str, Option<&str>)]) -> Vec<Value> {
+fn merge_lists(base: Vec<Value>, over: &[Value], keys: &[ListKey]) -> Vec<Value> {
     let mut out = base;
     for item in over {
         match out.iter().position(|candidate| same(candidate, item, keys)) {
@@ -70,7 +69,7 @@ fn merge_lists(base: Vec<Value>, over: &[Value], keys: &[(&str, Option<&str>)]) 
     out
 }
 
-fn same(a: &Value, b: &Value, keys: &[(&str, Option<&str>)]) -> bool {
+fn same(a: &Value, b: &Value, keys: &[ListKey]) -> bool {
     keys.iter().all(|(key, default)| {
         let value = |item: &Value| item.get(*key).cloned().or_else(|| default.map(Value::from));
         value(a).is_some() && value(a) == value(b)
@@ -81,11 +80,7 @@ fn same(a: &Value, b: &Value, keys: &[(&str, Option<&str>)]) -> bool {
 fn without_nulls(value: Value) -> Value {
     match value {
         Value::Object(object) => Value::Object(
-            object
-                .into_iter()
-                .filter(|(_, v)| !v.is_null())
-                .map(|(k, v)| (k, without_nulls(v)))
-                .collect(),
+            object.into_iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k, without_nulls(v))).collect(),
         ),
         Value::Array(items) => Value::Array(items.into_iter().map(without_nulls).collect()),
         other => other,
@@ -101,24 +96,14 @@ mod tests {
     #[test]
     fn each_way_to_merge_has_its_result() {
         let table = [
-            (
-                "the template wins",
-                json!({"a": 1, "b": 2}),
-                json!({"a": 3}),
-                json!({"a": 3, "b": 2}),
-            ),
+            ("the template wins", json!({"a": 1, "b": 2}), json!({"a": 3}), json!({"a": 3, "b": 2})),
             (
                 "maps merge",
                 json!({"m": {"x": "1"}}),
                 json!({"m": {"y": "2"}}),
                 json!({"m": {"x": "1", "y": "2"}}),
             ),
-            (
-                "a null takes away",
-                json!({"a": 1}),
-                json!({"a": null, "m": {"n": null}}),
-                json!({"m": {}}),
-            ),
+            ("a null takes away", json!({"a": 1}), json!({"a": null, "m": {"n": null}}), json!({"m": {}})),
             (
                 "containers merge by name",
                 json!({"containers": [{"name": "app", "image": "i"}]}),

@@ -62,10 +62,7 @@ pub struct LostField {
 
 impl LostField {
     fn at(segments: &[Segment]) -> Self {
-        Self {
-            path: path_text(segments),
-            segments: segments.to_vec(),
-        }
+        Self { path: path_text(segments), segments: segments.to_vec() }
     }
 }
 
@@ -99,10 +96,7 @@ pub struct Writer {
 ///
 /// The server keeps one entry per manager for applies to the object itself, whatever the apiVersion.
 pub fn our_entry(live: &Value) -> Option<&Value> {
-    entries(live)
-        .iter()
-        .find(|entry| is_ours(entry))
-        .and_then(|entry| entry.get("fieldsV1"))
+    entries(live).iter().find(|entry| is_ours(entry)).and_then(|entry| entry.get("fieldsV1"))
 }
 
 /// Whether we ever applied this object and nobody wiped the trace.
@@ -130,11 +124,7 @@ pub fn lost_except(intent: &Value, live: &Value, except: &[&str]) -> Vec<LostFie
     let Some(fields) = our_entry(live) else {
         return vec![LostField::at(&[])];
     };
-    let mut walk = Walk {
-        except,
-        path: Vec::new(),
-        lost: Vec::new(),
-    };
+    let mut walk = Walk { except, path: Vec::new(), lost: Vec::new() };
     walk.value(intent, fields);
     walk.lost
 }
@@ -147,11 +137,7 @@ pub fn holders(live: &Value, field: &LostField) -> Vec<Writer> {
     let mut writers: Vec<Writer> = entries(live)
         .iter()
         .filter(|entry| !is_ours(entry))
-        .filter(|entry| {
-            entry
-                .get("fieldsV1")
-                .is_some_and(|fields| holds(fields, &field.segments))
-        })
+        .filter(|entry| entry.get("fieldsV1").is_some_and(|fields| holds(fields, &field.segments)))
         .map(|entry| Writer {
             manager: text(entry, "manager").unwrap_or_default(),
             operation: text(entry, "operation").unwrap_or_default(),
@@ -165,29 +151,17 @@ pub fn holders(live: &Value, field: &LostField) -> Vec<Writer> {
 }
 
 fn entries(live: &Value) -> &[Value] {
-    live.pointer("/metadata/managedFields")
-        .and_then(Value::as_array)
-        .map_or(&[], Vec::as_slice)
+    live.pointer("/metadata/managedFields").and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
 fn is_ours(entry: &Value) -> bool {
-    entry
-        .get("manager")
-        .is_some_and(|manager| manager == FIELD_MANAGER)
-        && entry
-            .get("operation")
-            .is_some_and(|operation| operation == "Apply")
-        && entry
-            .get("subresource")
-            .is_none_or(|subresource| subresource == "")
+    entry.get("manager").is_some_and(|manager| manager == FIELD_MANAGER)
+        && entry.get("operation").is_some_and(|operation| operation == "Apply")
+        && entry.get("subresource").is_none_or(|subresource| subresource == "")
 }
 
 fn text(entry: &Value, name: &str) -> Option<String> {
-    entry
-        .get(name)
-        .and_then(Value::as_str)
-        .filter(|text| !text.is_empty())
-        .map(str::to_owned)
+    entry.get(name).and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
 fn holds(fields: &Value, path: &[Segment]) -> bool {
@@ -234,11 +208,7 @@ impl Walk<'_> {
             if self.is_identity(name) {
                 continue;
             }
-            self.step(
-                Segment::Field(name.clone()),
-                value,
-                fields.get(&format!("f:{name}")),
-            );
+            self.step(Segment::Field(name.clone()), value, fields.get(&format!("f:{name}")));
         }
     }
 
@@ -303,12 +273,8 @@ impl Walk<'_> {
 /// The values that an item has for the keys of a listed one; `None` where it lacks one.
 fn key_of(intent: &Value, like: &Value) -> Option<Value> {
     let keys = like.as_object()?.keys().map(|key| {
-        let default = || {
-            DEFAULTED_KEYS
-                .iter()
-                .find(|(name, _)| name == key)
-                .map(|(_, value)| Value::from(*value))
-        };
+        let default =
+            || DEFAULTED_KEYS.iter().find(|(name, _)| name == key).map(|(_, value)| Value::from(*value));
         Some((key.clone(), intent.get(key).cloned().or_else(default)?))
     });
     keys.collect::<Option<Map<_, _>>>().map(Value::Object)

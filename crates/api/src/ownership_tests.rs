@@ -37,24 +37,15 @@ fn identity_is_not_part_of_managed_fields() {
         "metadata": {"name": "a", "namespace": "b", "resourceVersion": "7", "uid": "u"},
         "spec": {"template": {"metadata": {"name": "not identity"}}},
     });
-    assert_eq!(
-        paths(&lost(&intent, &live(&json!({"f:spec": {"f:other": {}}})))),
-        [".spec.template"]
-    );
+    assert_eq!(paths(&lost(&intent, &live(&json!({"f:spec": {"f:other": {}}})))), [".spec.template"]);
     let below = json!({"f:spec": {"f:template": {"f:metadata": {"f:labels": {}}}}});
-    assert_eq!(
-        paths(&lost(&intent, &live(&below))),
-        [".spec.template.metadata.name"]
-    );
+    assert_eq!(paths(&lost(&intent, &live(&below))), [".spec.template.metadata.name"]);
 }
 
 #[test]
 fn a_key_with_dots_is_one_segment() {
     let intent = json!({"metadata": {"labels": {"app.kubernetes.io/name": "x"}}});
-    let lost = lost(
-        &intent,
-        &live(&json!({"f:metadata": {"f:labels": {"f:other": {}}}})),
-    );
+    let lost = lost(&intent, &live(&json!({"f:metadata": {"f:labels": {"f:other": {}}}})));
     let wanted = ["metadata", "labels", "app.kubernetes.io/name"].map(|name| Segment::Field(name.to_owned()));
     assert_eq!(lost[0].segments, wanted);
     assert_eq!(lost[0].to_string(), ".metadata.labels.app.kubernetes.io/name");
@@ -67,19 +58,10 @@ fn the_callers_exceptions_are_skipped_with_all_below_them() {
         "spec": {"replicas": 3, "minReadySeconds": 0},
     });
     let live = live(&json!({"f:spec": {"f:other": {}}}));
-    let except = [
-        ".spec.replicas",
-        ".metadata.annotations.apps.sentry.io/desired-replicas",
-    ];
-    assert_eq!(
-        paths(&lost_except(&intent, &live, &except)),
-        [".spec.minReadySeconds"]
-    );
+    let except = [".spec.replicas", ".metadata.annotations.apps.sentry.io/desired-replicas"];
+    assert_eq!(paths(&lost_except(&intent, &live, &except)), [".spec.minReadySeconds"]);
     assert_eq!(paths(&lost_except(&intent, &live, &[".spec"])), [".metadata"]);
-    assert_eq!(
-        paths(&lost(&intent, &live)),
-        [".metadata", ".spec.minReadySeconds", ".spec.replicas"]
-    );
+    assert_eq!(paths(&lost(&intent, &live)), [".metadata", ".spec.minReadySeconds", ".spec.replicas"]);
 }
 
 #[test]
@@ -90,10 +72,7 @@ fn an_item_is_found_by_keys_that_the_server_filled_in() {
     let both = json!({"f:ports": {key(80, "TCP"): {}, key(53, "UDP"): {}}});
     assert_eq!(lost(&intent, &live(&both)), []);
     let other = json!({"f:ports": {key(80, "TCP"): {}, key(53, "TCP"): {}}});
-    assert_eq!(
-        paths(&lost(&intent, &live(&other))),
-        [r#".ports[{"containerPort":53,"protocol":"UDP"}]"#]
-    );
+    assert_eq!(paths(&lost(&intent, &live(&other))), [r#".ports[{"containerPort":53,"protocol":"UDP"}]"#]);
 }
 
 #[test]
@@ -106,10 +85,7 @@ fn an_item_of_a_set_is_found_by_its_value() {
 #[test]
 fn an_empty_list_asks_for_nothing() {
     let intent = json!({"spec": {"volumeMounts": [], "claims": {"list": []}, "emptyDir": {}}});
-    assert_eq!(
-        paths(&lost(&intent, &live(&json!({"f:spec": {"f:other": {}}})))),
-        [".spec.emptyDir"]
-    );
+    assert_eq!(paths(&lost(&intent, &live(&json!({"f:spec": {"f:other": {}}})))), [".spec.emptyDir"]);
 }
 
 #[test]
@@ -118,50 +94,23 @@ fn holders_are_named_newest_first() {
     let mut live = live(&json!({"f:other": {}}));
     let entries = live["metadata"]["managedFields"].as_array_mut().unwrap();
     let key = "k:{\"name\":\"app\"}";
-    entries.push(entry(
-        "old",
-        "2026-01-01T00:00:00Z",
-        json!({"f:c": {key: {"f:image": {}}}}),
-    ));
-    entries.push(entry(
-        "none",
-        "2026-01-01T00:00:03Z",
-        json!({"f:c": {key: {"f:args": {}}}}),
-    ));
-    entries.push(entry(
-        "new",
-        "2026-01-01T00:00:02Z",
-        json!({"f:c": {key: {"f:image": {}}}}),
-    ));
-    let segments = [
-        Segment::Field("c".into()),
-        Segment::Key(json!({"name": "app"})),
-        Segment::Field("image".into()),
-    ];
+    entries.push(entry("old", "2026-01-01T00:00:00Z", json!({"f:c": {key: {"f:image": {}}}})));
+    entries.push(entry("none", "2026-01-01T00:00:03Z", json!({"f:c": {key: {"f:args": {}}}})));
+    entries.push(entry("new", "2026-01-01T00:00:02Z", json!({"f:c": {key: {"f:image": {}}}})));
+    let segments =
+        [Segment::Field("c".into()), Segment::Key(json!({"name": "app"})), Segment::Field("image".into())];
     let holders = holders(&live, &LostField::at(&segments));
-    assert_eq!(
-        holders
-            .iter()
-            .map(|writer| writer.manager.as_str())
-            .collect::<Vec<_>>(),
-        ["new", "old"]
-    );
+    assert_eq!(holders.iter().map(|writer| writer.manager.as_str()).collect::<Vec<_>>(), ["new", "old"]);
 }
 
 /// Intents: objects with fields, lists keyed by name, atomic lists, leaves.
 fn intent() -> impl Strategy<Value = Value> {
-    let leaf = prop_oneof![
-        any::<i32>().prop_map(Value::from),
-        "[a-z.]{0,4}".prop_map(Value::from)
-    ];
+    let leaf = prop_oneof![any::<i32>().prop_map(Value::from), "[a-z.]{0,4}".prop_map(Value::from)];
     let value = leaf.prop_recursive(4, 24, 4, |inner| {
         prop_oneof![
             prop::collection::btree_map("[a-z./]{1,4}", inner.clone(), 1..4).prop_map(|fields| json!(fields)),
             prop::collection::btree_map("[a-z]{1,3}", inner, 1..4).prop_map(|items| {
-                items
-                    .into_iter()
-                    .map(|(name, value)| json!({"name": name, "value": value}))
-                    .collect()
+                items.into_iter().map(|(name, value)| json!({"name": name, "value": value})).collect()
             }),
             prop::collection::vec("[a-z]{1,3}", 1..4).prop_map(|items| json!(items)),
         ]
@@ -172,10 +121,9 @@ fn intent() -> impl Strategy<Value = Value> {
 /// The entry that a server would write for an intent.
 fn owned(intent: &Value) -> Value {
     match intent {
-        Value::Object(fields) => fields
-            .iter()
-            .map(|(name, value)| (format!("f:{name}"), owned(value)))
-            .collect(),
+        Value::Object(fields) => {
+            fields.iter().map(|(name, value)| (format!("f:{name}"), owned(value))).collect()
+        }
         Value::Array(items) if items.iter().all(Value::is_object) => items
             .iter()
             .map(|item| {
@@ -190,12 +138,7 @@ fn owned(intent: &Value) -> Value {
 
 /// Removes the n-th node of a field set, counted in depth, and what then holds nothing; gives its path as text.
 fn remove(fields: &mut Map<String, Value>, n: &mut usize, path: &str) -> Option<String> {
-    for name in fields
-        .keys()
-        .filter(|name| *name != ".")
-        .cloned()
-        .collect::<Vec<_>>()
-    {
+    for name in fields.keys().filter(|name| *name != ".").cloned().collect::<Vec<_>>() {
         let here = match name.strip_prefix("f:") {
             Some(field) => format!("{path}.{field}"),
             None => format!("{path}[{}]", &name[2..]),

@@ -70,23 +70,13 @@ pub fn parse(raw: &Value, options: &ParseOptions) -> Parsed {
     check_template(&app, options, &mut violations, &mut warnings);
 
     violations.dedup();
-    let app = if violations.is_empty() {
-        assemble(&app, &mut violations, &mut warnings)
-    } else {
-        None
-    };
-    Parsed {
-        app,
-        violations,
-        warnings,
-    }
+    let app = if violations.is_empty() { assemble(&app, &mut violations, &mut warnings) } else { None };
+    Parsed { app, violations, warnings }
 }
 
 fn check_root(root: &Map<String, Value>, out: &mut Vec<Violation>) {
-    let known: Map<String, Value> = ROOT_FIELDS
-        .iter()
-        .map(|name| ((*name).to_owned(), Value::Null))
-        .collect();
+    let known: Map<String, Value> =
+        ROOT_FIELDS.iter().map(|name| ((*name).to_owned(), Value::Null)).collect();
     for name in root.keys().filter(|name| !known.contains_key(*name)) {
         out.push(unknown_field(name, Some(&known), name.clone()));
     }
@@ -94,7 +84,7 @@ fn check_root(root: &Map<String, Value>, out: &mut Vec<Violation>) {
 
 fn check_rules(app: &Value, out: &mut Vec<Violation>) {
     for rule in RULES {
-        visit(app, rule.at, String::new(), &mut |value, path| {
+        visit(app, rule.at, "", &mut |value, path| {
             if let Some(message) = (rule.fails)(value) {
                 let path = format!("{path}{}", rule.field_path.unwrap_or_default());
                 out.push(Violation::new(path.trim_start_matches('.'), rule.kind, message));
@@ -104,21 +94,18 @@ fn check_rules(app: &Value, out: &mut Vec<Violation>) {
 }
 
 /// Calls `found` with every value at `at` below `value`, and with its path.
-fn visit(value: &Value, at: &[&str], path: String, found: &mut impl FnMut(&Value, &str)) {
+fn visit(value: &Value, at: &[&str], path: &str, found: &mut impl FnMut(&Value, &str)) {
     match at.split_first() {
-        None => found(value, &path),
+        None => found(value, path),
         Some((&"[]", rest)) => {
             for (index, item) in value.as_array().into_iter().flatten().enumerate() {
-                visit(item, rest, format!("{path}[{index}]"), found);
+                visit(item, rest, &format!("{path}[{index}]"), found);
             }
         }
         Some((name, rest)) => {
             // A rule on an object is asked only where there is an object, as on the server.
-            if let Some(inner) = value
-                .get(*name)
-                .filter(|inner| inner.is_object() || inner.is_array())
-            {
-                visit(inner, rest, crate::structure::join(&path, name), found);
+            if let Some(inner) = value.get(*name).filter(|inner| inner.is_object() || inner.is_array()) {
+                visit(inner, rest, &crate::structure::join(path, name), found);
             }
         }
     }
@@ -149,10 +136,7 @@ fn check_template(
         if violation.kind == FaultKind::Unknown && is_newer(&violation.path) {
             let message = "a field of a newer Kubernetes than this operator knows; it is passed on unchecked";
             warnings.push(Warning::new(violation.path, message));
-        } else if !out
-            .iter()
-            .any(|known| known.path == violation.path && known.kind == violation.kind)
-        {
+        } else if !out.iter().any(|known| known.path == violation.path && known.kind == violation.kind) {
             out.push(violation);
         }
     }
@@ -223,11 +207,7 @@ fn assemble(app: &Value, violations: &mut Vec<Violation>, warnings: &mut Vec<War
         Ok(spec) => spec,
         Err(error) => {
             // The schema is generated from the type, so that it can't let through what the type refuses.
-            violations.push(Violation::new(
-                "spec",
-                FaultKind::Invalid,
-                format!("cannot be read: {error}"),
-            ));
+            violations.push(Violation::new("spec", FaultKind::Invalid, format!("cannot be read: {error}")));
             return None;
         }
     };
@@ -245,11 +225,7 @@ fn assemble(app: &Value, violations: &mut Vec<Violation>, warnings: &mut Vec<War
     };
     let workload = Workload::new(&spec);
     warnings.extend(remarks(&policy, &workload));
-    Some(ValidApp {
-        policy,
-        workload,
-        spec,
-    })
+    Some(ValidApp { policy, workload, spec })
 }
 
 fn remarks(policy: &SizePolicy, workload: &Workload) -> Vec<Warning> {
@@ -259,17 +235,12 @@ fn remarks(policy: &SizePolicy, workload: &Workload) -> Vec<Warning> {
         out.push(Warning::new("spec.readinessProbe", message));
     }
     if policy.min == policy.max && policy.mode == Mode::Auto && policy.pin.is_none() {
-        let message = format!(
-            "minReplicas and maxReplicas are both {}: there is nothing to scale",
-            policy.min
-        );
+        let message =
+            format!("minReplicas and maxReplicas are both {}: there is nothing to scale", policy.min);
         out.push(Warning::new("spec.scaling", message));
     }
     if let Some(pin) = policy.pin.filter(|pin| *pin < policy.min || *pin > policy.max) {
-        let message = format!(
-            "the pin {pin} lies outside {}..{} and wins",
-            policy.min, policy.max
-        );
+        let message = format!("the pin {pin} lies outside {}..{} and wins", policy.min, policy.max);
         out.push(Warning::new("spec.replicas", message));
     }
     out
@@ -281,16 +252,13 @@ mod tests {
 
     use super::*;
 
+    #[allow(clippy::needless_pass_by_value, reason = "json!(...) reads better without a reference")]
     fn app(spec: Value) -> Value {
         json!({"apiVersion": "apps.sentry.io/v1alpha1", "kind": "App", "metadata": {"name": "a"}, "spec": spec})
     }
 
     fn paths(spec: Value) -> Vec<String> {
-        parse(&app(spec), &ParseOptions::default())
-            .violations
-            .into_iter()
-            .map(|v| v.path)
-            .collect()
+        parse(&app(spec), &ParseOptions::default()).violations.into_iter().map(|v| v.path).collect()
     }
 
     #[test]
@@ -333,21 +301,10 @@ mod tests {
     fn options_open_what_they_name_and_nothing_else() {
         let spec =
             json!({"image": "i", "template": {"spec": {"hostNetwork": true, "serviceAccountName": "x"}}});
-        let with = |a, s| ParseOptions {
-            allow_privileged_templates: a,
-            allow_service_account_names: s,
-        };
-        let faults = |o| {
-            parse(&app(spec.clone()), &o)
-                .violations
-                .into_iter()
-                .map(|v| v.path)
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(
-            faults(with(true, false)),
-            ["spec.template.spec.serviceAccountName"]
-        );
+        let with = |a, s| ParseOptions { allow_privileged_templates: a, allow_service_account_names: s };
+        let faults =
+            |o| parse(&app(spec.clone()), &o).violations.into_iter().map(|v| v.path).collect::<Vec<_>>();
+        assert_eq!(faults(with(true, false)), ["spec.template.spec.serviceAccountName"]);
         assert_eq!(faults(with(false, true)), ["spec.template.spec.hostNetwork"]);
         assert!(faults(with(true, true)).is_empty());
     }
@@ -362,10 +319,7 @@ mod tests {
         );
         assert!(parsed.violations.is_empty(), "{:?}", parsed.violations);
         let paths: Vec<_> = parsed.warnings.iter().map(|w| w.path.as_str()).collect();
-        assert!(
-            paths.contains(&"spec.template.spec.hostnameOverride"),
-            "{paths:?}"
-        );
+        assert!(paths.contains(&"spec.template.spec.hostnameOverride"), "{paths:?}");
         assert!(paths.contains(&"spec.template.spec.schedulingGroup"), "{paths:?}");
     }
 
@@ -373,10 +327,7 @@ mod tests {
     fn items_that_an_apply_could_not_tell_apart_are_refused() {
         let container = |fields: Value| {
             let mut container = json!({"name": "app"});
-            container
-                .as_object_mut()
-                .unwrap()
-                .extend(fields.as_object().unwrap().clone());
+            container.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
             paths(json!({"image": "i", "template": {"spec": {"containers": [container]}}}))
         };
         let at = "spec.template.spec.containers[0]";
@@ -384,10 +335,7 @@ mod tests {
             container(json!({"ports": [{"containerPort": 80}, {"containerPort": 80, "protocol": "TCP"}]})),
             [format!("{at}.ports[1]")]
         );
-        assert_eq!(
-            container(json!({"env": [{"name": "A"}, {"name": "A"}]})),
-            [format!("{at}.env[1]")]
-        );
+        assert_eq!(container(json!({"env": [{"name": "A"}, {"name": "A"}]})), [format!("{at}.env[1]")]);
         assert!(
             container(json!({"ports": [{"containerPort": 80}, {"containerPort": 80, "protocol": "UDP"}]}))
                 .is_empty()
@@ -398,16 +346,8 @@ mod tests {
     fn computed_defaults_are_in_force_in_the_policy() {
         let policy = |spec| parse(&app(spec), &ParseOptions::default()).app.unwrap().policy;
         assert_eq!(policy(json!({"image": "i"})).max.get(), 10);
-        assert_eq!(
-            policy(json!({"image": "i", "scaling": {"minReplicas": 12}}))
-                .max
-                .get(),
-            12
-        );
-        assert_eq!(
-            policy(json!({"image": "i", "scaling": null, "replicas": null})).pin,
-            None
-        );
+        assert_eq!(policy(json!({"image": "i", "scaling": {"minReplicas": 12}})).max.get(), 12);
+        assert_eq!(policy(json!({"image": "i", "scaling": null, "replicas": null})).pin, None);
     }
 
     #[test]

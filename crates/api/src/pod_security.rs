@@ -44,30 +44,19 @@ const SYSCTLS: [&str; 12] = [
 ];
 
 /// SELinux types that may be set (`check_seLinuxOptions.go`).
-const SELINUX_TYPES: [&str; 5] = [
-    "",
-    "container_t",
-    "container_init_t",
-    "container_kvm_t",
-    "container_engine_t",
-];
+const SELINUX_TYPES: [&str; 5] =
+    ["", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"];
 
 const PROBES: [&str; 3] = ["livenessProbe", "readinessProbe", "startupProbe"];
 
 /// Faults of a Pod template (`{metadata, spec}`) that stands at `path`.
 pub(crate) fn check_template(template: &Value, path: &str, out: &mut Vec<Violation>) {
-    let annotations = template
-        .pointer("/metadata/annotations")
-        .and_then(Value::as_object);
+    let annotations = template.pointer("/metadata/annotations").and_then(Value::as_object);
     for (key, value) in annotations.into_iter().flatten() {
         let allowed = ["runtime/default", ""].contains(&value.as_str().unwrap_or_default())
             || value.as_str().is_some_and(|v| v.starts_with("localhost/"));
         if key.starts_with("container.apparmor.security.beta.kubernetes.io/") && !allowed {
-            refuse(
-                out,
-                format!("{path}.metadata.annotations.{key}"),
-                "an unconfined AppArmor profile",
-            );
+            refuse(out, format!("{path}.metadata.annotations.{key}"), "an unconfined AppArmor profile");
         }
     }
     let Some(spec) = template.get("spec") else { return };
@@ -80,19 +69,11 @@ pub(crate) fn check_template(template: &Value, path: &str, out: &mut Vec<Violati
     check_security_context(spec, &path, out);
     for (index, volume) in list(spec, "volumes").enumerate() {
         if volume.get("hostPath").is_some_and(|v| !v.is_null()) {
-            refuse(
-                out,
-                format!("{path}.volumes[{index}].hostPath"),
-                "a path of the host",
-            );
+            refuse(out, format!("{path}.volumes[{index}].hostPath"), "a path of the host");
         }
     }
     for (index, sysctl) in list_at(spec, "/securityContext/sysctls").enumerate() {
-        if sysctl
-            .get("name")
-            .and_then(Value::as_str)
-            .is_some_and(|name| !SYSCTLS.contains(&name))
-        {
+        if sysctl.get("name").and_then(Value::as_str).is_some_and(|name| !SYSCTLS.contains(&name)) {
             refuse(
                 out,
                 format!("{path}.securityContext.sysctls[{index}].name"),
@@ -114,37 +95,18 @@ fn check_container(container: &Value, path: &str, out: &mut Vec<Violation>) {
         if context.get("privileged") == Some(&Value::Bool(true)) {
             refuse(out, join(&path, "privileged"), "a privileged container");
         }
-        if context
-            .get("procMount")
-            .and_then(Value::as_str)
-            .is_some_and(|v| v != "Default")
-        {
+        if context.get("procMount").and_then(Value::as_str).is_some_and(|v| v != "Default") {
             refuse(out, join(&path, "procMount"), "an unmasked /proc");
         }
         for (index, capability) in list_at(context, "/capabilities/add").enumerate() {
-            if capability
-                .as_str()
-                .is_some_and(|name| !CAPABILITIES.contains(&name))
-            {
-                refuse(
-                    out,
-                    format!("{path}.capabilities.add[{index}]"),
-                    "this capability",
-                );
+            if capability.as_str().is_some_and(|name| !CAPABILITIES.contains(&name)) {
+                refuse(out, format!("{path}.capabilities.add[{index}]"), "this capability");
             }
         }
     }
     for (index, port) in list(container, "ports").enumerate() {
-        if port
-            .get("hostPort")
-            .and_then(Value::as_i64)
-            .is_some_and(|port| port != 0)
-        {
-            refuse(
-                out,
-                format!("{path}.ports[{index}].hostPort"),
-                "a port of the host",
-            );
+        if port.get("hostPort").and_then(Value::as_i64).is_some_and(|port| port != 0) {
+            refuse(out, format!("{path}.ports[{index}].hostPort"), "a port of the host");
         }
     }
     check_probes(container, path, out);
@@ -171,11 +133,7 @@ fn check_handler(handler: &Value, path: &str, out: &mut Vec<Violation>) {
             .and_then(Value::as_str)
             .is_some_and(|host| !host.is_empty())
         {
-            refuse(
-                out,
-                format!("{path}.{kind}.host"),
-                "a probe of another host than the Pod",
-            );
+            refuse(out, format!("{path}.{kind}.host"), "a probe of another host than the Pod");
         }
     }
 }
@@ -187,40 +145,20 @@ fn check_security_context(holder: &Value, path: &str, out: &mut Vec<Violation>) 
     };
     let path = join(path, "securityContext");
     for profile in ["seccompProfile", "appArmorProfile"] {
-        if context
-            .pointer(&format!("/{profile}/type"))
-            .and_then(Value::as_str)
-            == Some("Unconfined")
-        {
+        if context.pointer(&format!("/{profile}/type")).and_then(Value::as_str) == Some("Unconfined") {
             refuse(out, format!("{path}.{profile}.type"), "an unconfined profile");
         }
     }
     if context.pointer("/windowsOptions/hostProcess") == Some(&Value::Bool(true)) {
-        refuse(
-            out,
-            format!("{path}.windowsOptions.hostProcess"),
-            "a process of the host",
-        );
+        refuse(out, format!("{path}.windowsOptions.hostProcess"), "a process of the host");
     }
     if let Some(options) = context.get("seLinuxOptions") {
-        if options
-            .get("type")
-            .and_then(Value::as_str)
-            .is_some_and(|t| !SELINUX_TYPES.contains(&t))
-        {
+        if options.get("type").and_then(Value::as_str).is_some_and(|t| !SELINUX_TYPES.contains(&t)) {
             refuse(out, format!("{path}.seLinuxOptions.type"), "this SELinux type");
         }
         for field in ["user", "role"] {
-            if options
-                .get(field)
-                .and_then(Value::as_str)
-                .is_some_and(|v| !v.is_empty())
-            {
-                refuse(
-                    out,
-                    format!("{path}.seLinuxOptions.{field}"),
-                    "an SELinux user or role",
-                );
+            if options.get(field).and_then(Value::as_str).is_some_and(|v| !v.is_empty()) {
+                refuse(out, format!("{path}.seLinuxOptions.{field}"), "an SELinux user or role");
             }
         }
     }
@@ -239,11 +177,7 @@ fn list<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
 }
 
 fn list_at<'a>(value: &'a Value, pointer: &str) -> impl Iterator<Item = &'a Value> {
-    value
-        .pointer(pointer)
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
+    value.pointer(pointer).and_then(Value::as_array).into_iter().flatten()
 }
 
 #[cfg(test)]
@@ -298,14 +232,8 @@ mod tests {
                 json!({"metadata": {"annotations": {"container.apparmor.security.beta.kubernetes.io/app": "unconfined"}}}),
                 "t.metadata.annotations.container.apparmor.security.beta.kubernetes.io/app",
             ),
-            (
-                context(json!({"privileged": true})),
-                "t.spec.containers[0].securityContext.privileged",
-            ),
-            (
-                context(json!({"procMount": "Unmasked"})),
-                "t.spec.containers[0].securityContext.procMount",
-            ),
+            (context(json!({"privileged": true})), "t.spec.containers[0].securityContext.privileged"),
+            (context(json!({"procMount": "Unmasked"})), "t.spec.containers[0].securityContext.procMount"),
             (
                 context(json!({"capabilities": {"add": ["CHOWN", "SYS_ADMIN"]}})),
                 "t.spec.containers[0].securityContext.capabilities.add[1]",

@@ -78,13 +78,9 @@ pub const RULES: &[Rule] = &[
         kind: FaultKind::Required,
         field_path: Some(".image"),
         fails: |spec| {
-            let containers = spec
-                .pointer("/template/spec/containers")
-                .and_then(Value::as_array);
+            let containers = spec.pointer("/template/spec/containers").and_then(Value::as_array);
             let in_template = containers.is_some_and(|containers| {
-                containers
-                    .iter()
-                    .any(|c| c["name"] == MAIN_CONTAINER && c.get("image").is_some())
+                containers.iter().any(|c| c["name"] == MAIN_CONTAINER && c.get("image").is_some())
             });
             (spec.get("image").is_none() && !in_template).then(|| IMAGE.to_owned())
         },
@@ -99,15 +95,8 @@ pub const RULES: &[Rule] = &[
         kind: FaultKind::Invalid,
         field_path: None,
         fails: |ports| {
-            let names: Vec<&str> = ports
-                .as_array()?
-                .iter()
-                .filter_map(|p| p.get("name")?.as_str())
-                .collect();
-            let twice = names
-                .iter()
-                .enumerate()
-                .find(|(index, name)| names[index + 1..].contains(name));
+            let names: Vec<&str> = ports.as_array()?.iter().filter_map(|p| p.get("name")?.as_str()).collect();
+            let twice = names.iter().enumerate().find(|(index, name)| names[index + 1..].contains(name));
             twice.map(|(_, name)| format!("port names must be unique: {name:?} is used more than once"))
         },
     },
@@ -120,10 +109,7 @@ pub const RULES: &[Rule] = &[
         field_path: Some(".metadata.labels"),
         fails: |template| {
             let labels = template.pointer("/metadata/labels")?.as_object()?;
-            OWNED_LABELS
-                .iter()
-                .any(|owned| labels.contains_key(*owned))
-                .then(|| OWNED.to_owned())
+            OWNED_LABELS.iter().any(|owned| labels.contains_key(*owned)).then(|| OWNED.to_owned())
         },
     },
     Rule {
@@ -183,10 +169,7 @@ pub const RULES: &[Rule] = &[
         kind: FaultKind::Invalid,
         field_path: Some(".minReplicas"),
         fails: |scaling| {
-            let (min, max) = (
-                scaling["minReplicas"].as_i64()?,
-                scaling.get("maxReplicas")?.as_i64()?,
-            );
+            let (min, max) = (scaling["minReplicas"].as_i64()?, scaling.get("maxReplicas")?.as_i64()?);
             (min > max).then(|| {
                 format!("minReplicas ({min}) must not exceed maxReplicas ({max}); raise maxReplicas or lower minReplicas")
             })
@@ -202,10 +185,8 @@ pub const RULES: &[Rule] = &[
         kind: FaultKind::Invalid,
         field_path: Some(".fallbackReplicas"),
         fails: |scaling| {
-            let (min, fallback) = (
-                scaling["minReplicas"].as_i64()?,
-                scaling.get("fallbackReplicas")?.as_i64()?,
-            );
+            let (min, fallback) =
+                (scaling["minReplicas"].as_i64()?, scaling.get("fallbackReplicas")?.as_i64()?);
             let max = match scaling.get("maxReplicas") {
                 Some(max) => max.as_i64()?,
                 None => min.max(10),
@@ -255,9 +236,7 @@ pub const RULES: &[Rule] = &[
                 None => (target, 1.0),
             };
             let holds = matches(ERROR_RATE_PATTERN, target)
-                && number
-                    .parse::<f64>()
-                    .is_ok_and(|share| share > 0.0 && share <= top);
+                && number.parse::<f64>().is_ok_and(|share| share > 0.0 && share <= top);
             (!holds).then(|| ERROR_RATE.to_owned())
         },
     },
@@ -286,9 +265,7 @@ pub fn latency(text: &str) -> Option<Duration> {
     while !rest.is_empty() {
         let end = rest.find(|c: char| c.is_ascii_alphabetic())?;
         let (number, tail) = rest.split_at(end);
-        let unit_end = tail
-            .find(|c: char| !c.is_ascii_alphabetic())
-            .unwrap_or(tail.len());
+        let unit_end = tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(unit_end);
         let nanos: u128 = match unit {
             "us" => 1_000,
@@ -317,26 +294,12 @@ mod tests {
 
     #[test]
     fn latencies_are_read_as_the_server_reads_them() {
-        for (text, nanos) in [
-            ("250us", 250_000),
-            ("1.5s", 1_500_000_000),
-            ("1s500ms", 1_500_000_000),
-            ("0.1us", 100),
-        ] {
+        for (text, nanos) in
+            [("250us", 250_000), ("1.5s", 1_500_000_000), ("1s500ms", 1_500_000_000), ("0.1us", 100)]
+        {
             assert_eq!(latency(text), Some(Duration::from_nanos(nanos)), "{text}");
         }
-        for text in [
-            "",
-            "1",
-            "ms",
-            "1d",
-            "-1s",
-            "1 s",
-            "1e3s",
-            "1.s",
-            ".5s",
-            "0000000001s",
-        ] {
+        for text in ["", "1", "ms", "1d", "-1s", "1 s", "1e3s", "1.s", ".5s", "0000000001s"] {
             assert_eq!(latency(text), None, "{text}");
         }
     }
@@ -359,11 +322,7 @@ mod tests {
                 json!({"metadata": 1, "target": 5}),
             ] {
                 let wants_image = rule.message == IMAGE || rule.message == NAME_FORM;
-                assert!(
-                    (rule.fails)(&odd).is_none() || wants_image,
-                    "{} on {odd}",
-                    rule.cel
-                );
+                assert!((rule.fails)(&odd).is_none() || wants_image, "{} on {odd}", rule.cel);
             }
         }
     }
@@ -371,11 +330,7 @@ mod tests {
     #[test]
     fn a_message_has_one_line_and_the_cel_text_too() {
         for rule in RULES {
-            assert!(
-                !rule.message.contains('\n') && !rule.cel.contains('\n'),
-                "{}",
-                rule.cel
-            );
+            assert!(!rule.message.contains('\n') && !rule.cel.contains('\n'), "{}", rule.cel);
         }
     }
 }

@@ -40,10 +40,7 @@ pub fn app() -> &'static Value {
 pub fn pod_template() -> &'static Value {
     static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
         let mut schema = of::<PodTemplateSpec>();
-        if let Some(spec) = schema
-            .pointer_mut("/properties/spec")
-            .and_then(Value::as_object_mut)
-        {
+        if let Some(spec) = schema.pointer_mut("/properties/spec").and_then(Value::as_object_mut) {
             spec.remove("required");
         }
         schema
@@ -71,13 +68,9 @@ fn without_defaults(mut schema: Value) -> Value {
     match &mut schema {
         Value::Object(object) => {
             object.remove("default");
-            object
-                .values_mut()
-                .for_each(|inner| *inner = without_defaults(inner.take()));
+            object.values_mut().for_each(|inner| *inner = without_defaults(inner.take()));
         }
-        Value::Array(items) => items
-            .iter_mut()
-            .for_each(|inner| *inner = without_defaults(inner.take())),
+        Value::Array(items) => items.iter_mut().for_each(|inner| *inner = without_defaults(inner.take())),
         _ => {}
     }
     schema
@@ -98,29 +91,18 @@ fn normalize(schema: Value, definitions: &Map<String, Value>) -> Value {
         if name.ends_with("resource.Quantity") {
             return quantity(object.remove("description"));
         }
-        let mut resolved = definitions
-            .get(name)
-            .and_then(Value::as_object)
-            .cloned()
-            .unwrap_or_default();
+        let mut resolved = definitions.get(name).and_then(Value::as_object).cloned().unwrap_or_default();
         resolved.extend(object);
         object = resolved;
     }
     for key in ["nullable", "title", "format"] {
-        let known = matches!(
-            object.get(key).and_then(Value::as_str),
-            Some("int32" | "int64" | "date-time")
-        );
+        let known = matches!(object.get(key).and_then(Value::as_str), Some("int32" | "int64" | "date-time"));
         if key != "format" || !known {
             object.remove(key);
         }
     }
     if let Some(Value::Array(types)) = object.get("type") {
-        let first = types
-            .iter()
-            .find(|kind| *kind != "null")
-            .cloned()
-            .unwrap_or_default();
+        let first = types.iter().find(|kind| *kind != "null").cloned().unwrap_or_default();
         object.insert("type".to_owned(), first);
     }
     if let Some(Value::String(text)) = object.get_mut("description") {
@@ -130,9 +112,7 @@ fn normalize(schema: Value, definitions: &Map<String, Value>) -> Value {
         prune_nulls(default);
     }
     if object.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true)) {
-        object
-            .entry("anyOf")
-            .or_insert_with(|| json!([{"type": "integer"}, {"type": "string"}]));
+        object.entry("anyOf").or_insert_with(|| json!([{"type": "integer"}, {"type": "string"}]));
         return Value::Object(object);
     }
     for (key, inner) in &mut object {
@@ -201,18 +181,14 @@ const CORE_LIST_KEYS: [(&str, &[&str]); 12] = [
 fn core_list_type(name: &str, property: &mut Value) {
     // Ports of a container: the second key has a default, and so has the list item's identity.
     if name == "ports" && property.pointer("/items/properties/containerPort").is_some() {
-        if let Some(protocol) = property
-            .pointer_mut("/items/properties/protocol")
-            .and_then(Value::as_object_mut)
+        if let Some(protocol) =
+            property.pointer_mut("/items/properties/protocol").and_then(Value::as_object_mut)
         {
             protocol.insert("default".to_owned(), Value::from("TCP"));
         }
         if let Some(ports) = property.as_object_mut() {
             ports.insert("x-kubernetes-list-type".to_owned(), Value::from("map"));
-            ports.insert(
-                "x-kubernetes-list-map-keys".to_owned(),
-                json!(["containerPort", "protocol"]),
-            );
+            ports.insert("x-kubernetes-list-map-keys".to_owned(), json!(["containerPort", "protocol"]));
         }
     }
     let Some(object) = property.as_object_mut() else {
@@ -244,10 +220,7 @@ fn prune_nulls(value: &mut Value) {
 }
 
 fn unwrap_lines(text: &str) -> String {
-    text.split("\n\n")
-        .map(|paragraph| paragraph.replace('\n', " "))
-        .collect::<Vec<_>>()
-        .join("\n\n")
+    text.split("\n\n").map(|paragraph| paragraph.replace('\n', " ")).collect::<Vec<_>>().join("\n\n")
 }
 
 #[cfg(test)]
@@ -272,10 +245,7 @@ mod tests {
                 for key in ["$ref", "nullable", "$schema", "allOf", "oneOf"] {
                     assert!(!object.contains_key(key), "{key} in {object:?}");
                 }
-                assert!(
-                    !object.get("type").is_some_and(Value::is_array),
-                    "two types in {object:?}"
-                );
+                assert!(!object.get("type").is_some_and(Value::is_array), "two types in {object:?}");
             });
         }
     }
@@ -301,10 +271,7 @@ mod tests {
                 seen += 1;
                 // A condition's status is a string everywhere in Kubernetes, and is never written by hand.
                 let of_conditions = ["True", "False", "Unknown"].contains(&text);
-                assert!(
-                    of_conditions || !booleans.contains(&text.to_lowercase().as_str()),
-                    "{text}"
-                );
+                assert!(of_conditions || !booleans.contains(&text.to_lowercase().as_str()), "{text}");
             }
         });
         assert!(seen > 10);
@@ -313,17 +280,10 @@ mod tests {
     #[test]
     fn every_list_has_a_list_type() {
         every(app(), &mut |object| {
-            for (name, property) in object
-                .get("properties")
-                .and_then(Value::as_object)
-                .into_iter()
-                .flatten()
+            for (name, property) in object.get("properties").and_then(Value::as_object).into_iter().flatten()
             {
                 if property.get("type").and_then(Value::as_str) == Some("array") {
-                    assert!(
-                        property.get("x-kubernetes-list-type").is_some(),
-                        "{name}: {property}"
-                    );
+                    assert!(property.get("x-kubernetes-list-type").is_some(), "{name}: {property}");
                 }
             }
         });
@@ -332,7 +292,7 @@ mod tests {
     #[test]
     fn the_status_has_no_defaults() {
         every(&app()["properties"]["status"], &mut |object| {
-            assert!(!object.contains_key("default"), "{object:?}")
+            assert!(!object.contains_key("default"), "{object:?}");
         });
     }
 

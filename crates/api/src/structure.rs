@@ -41,9 +41,8 @@ pub(crate) fn fill_defaults(schema: &Value, value: &mut Value) {
                 let declared = schema.get("properties").and_then(Value::as_object);
                 object
                     .retain(|name, inner| !inner.is_null() || declared.is_some_and(|d| d.contains_key(name)));
-                for (_, inner) in object
-                    .iter_mut()
-                    .filter(|(name, _)| !declared.is_some_and(|d| d.contains_key(*name)))
+                for (_, inner) in
+                    object.iter_mut().filter(|(name, _)| !declared.is_some_and(|d| d.contains_key(*name)))
                 {
                     fill_defaults(inner_schema, inner);
                 }
@@ -93,26 +92,18 @@ fn check_object(schema: &Value, object: &Map<String, Value>, path: &str, out: &m
     let properties = schema.get("properties").and_then(Value::as_object);
     let additional = schema.get("additionalProperties").filter(|s| s.is_object());
     let open = schema.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true));
-    for name in schema
-        .get("required")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
+    for name in
+        schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
     {
         if !object.contains_key(name) {
-            out.push(Violation::new(
-                join(path, name),
-                FaultKind::Required,
-                "a value is required",
-            ));
+            out.push(Violation::new(join(path, name), FaultKind::Required, "a value is required"));
         }
     }
     for (name, inner) in object {
         let inner_path = join(path, name);
         match (properties.and_then(|p| p.get(name)), additional) {
             (Some(inner_schema), _) | (None, Some(inner_schema)) => {
-                check(inner_schema, inner, &inner_path, out)
+                check(inner_schema, inner, &inner_path, out);
             }
             (None, None) if open || properties.is_none() => {}
             (None, None) => out.push(unknown_field(name, properties, inner_path)),
@@ -121,11 +112,7 @@ fn check_object(schema: &Value, object: &Map<String, Value>, path: &str, out: &m
     if let Some(max) = schema.get("maxProperties").and_then(Value::as_u64)
         && object.len() as u64 > max
     {
-        out.push(Violation::new(
-            path,
-            FaultKind::Invalid,
-            format!("must have at most {max} entries"),
-        ));
+        out.push(Violation::new(path, FaultKind::Invalid, format!("must have at most {max} entries")));
     }
 }
 
@@ -148,11 +135,7 @@ fn check_list(schema: &Value, items: &[Value], path: &str, out: &mut Vec<Violati
     if let Some(max) = schema.get("maxItems").and_then(Value::as_u64)
         && items.len() as u64 > max
     {
-        out.push(Violation::new(
-            path,
-            FaultKind::Invalid,
-            format!("must have at most {max} items"),
-        ));
+        out.push(Violation::new(path, FaultKind::Invalid, format!("must have at most {max} items")));
     }
     if let Some(item_schema) = schema.get("items") {
         for (index, item) in items.iter().enumerate() {
@@ -169,10 +152,7 @@ fn check_list(schema: &Value, items: &[Value], path: &str, out: &mut Vec<Violati
                 let default = |key: &str| schema.get("items")?.get("properties")?.get(key)?.get("default");
                 keys.iter()
                     .filter_map(|key| {
-                        Some((
-                            (*key).to_owned(),
-                            object.get(*key).or_else(|| default(key))?.clone(),
-                        ))
+                        Some(((*key).to_owned(), object.get(*key).or_else(|| default(key))?.clone()))
                     })
                     .collect()
             }),
@@ -230,11 +210,7 @@ fn check_string(schema: &Value, text: &str, path: &str, out: &mut Vec<Violation>
 fn check_number(schema: &Value, value: &Value, path: &str, out: &mut Vec<Violation>) {
     let Some(number) = value.as_i64() else {
         if schema.get("type").and_then(Value::as_str) == Some("integer") {
-            out.push(Violation::new(
-                path,
-                FaultKind::Invalid,
-                format!("{value} is out of range"),
-            ));
+            out.push(Violation::new(path, FaultKind::Invalid, format!("{value} is out of range")));
         }
         return;
     };
@@ -326,11 +302,7 @@ fn plain(value: &Value) -> String {
 
 /// `parent.name`, or `name` at the root.
 pub(crate) fn join(parent: &str, name: &str) -> String {
-    if parent.is_empty() {
-        name.to_owned()
-    } else {
-        format!("{parent}.{name}")
-    }
+    if parent.is_empty() { name.to_owned() } else { format!("{parent}.{name}") }
 }
 
 /// The pattern of `resource.Quantity` in the API server's own CRD generator (controller-tools, `markers`).
@@ -344,118 +316,9 @@ pub(crate) fn matches(pattern: &str, text: &str) -> bool {
     if !compiled.contains_key(pattern) {
         compiled.insert(pattern.to_owned(), Regex::new(pattern).ok());
     }
-    compiled
-        .get(pattern)
-        .and_then(Option::as_ref)
-        .is_none_or(|regex| regex.is_match(text))
+    compiled.get(pattern).and_then(Option::as_ref).is_none_or(|regex| regex.is_match(text))
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn faults(schema: &Value, value: &Value) -> Vec<String> {
-        let mut out = Vec::new();
-        check(schema, value, "at", &mut out);
-        out.iter().map(ToString::to_string).collect()
-    }
-
-    #[test]
-    fn nulls_are_pruned_or_defaulted_but_stay_in_lists() {
-        let schema = json!({"properties": {
-            "a": {"type": "integer", "default": 3},
-            "b": {"type": "integer"},
-            "m": {"type": "object", "additionalProperties": {"type": "string"}},
-            "l": {"type": "array", "items": {"type": "object", "properties": {"p": {"default": "TCP"}}}},
-        }});
-        let mut value = json!({"a": null, "b": null, "m": {"x": null, "y": "1"}, "l": [{}, null]});
-        fill_defaults(&schema, &mut value);
-        assert_eq!(value, json!({"a": 3, "m": {"y": "1"}, "l": [{"p": "TCP"}, null]}));
-    }
-
-    #[test]
-    fn a_default_is_filled_in_below_a_default() {
-        let schema = json!({"properties": {"s": {"default": {}, "properties": {"n": {"default": 1}}}}});
-        let mut value = json!({});
-        fill_defaults(&schema, &mut value);
-        assert_eq!(value, json!({"s": {"n": 1}}));
-    }
-
-    #[test]
-    fn each_kind_of_fault_has_its_sentence() {
-        let table = [
-            (
-                json!({"type": "string"}),
-                json!(100),
-                "at: must be of type string, not integer; quote it: \"100\"",
-            ),
-            (
-                json!({"type": "string", "enum": ["Auto", "Disabled"]}),
-                json!(false),
-                "at: must be of type string, not boolean; a bare on, off, yes, no, y, n, true or false is a boolean in YAML: use one of: Auto, Disabled",
-            ),
-            (
-                json!({"type": "integer"}),
-                json!("2"),
-                "at: must be of type integer, not string; write it without quotes: 2",
-            ),
-            (
-                json!({"type": "integer"}),
-                json!(1.5),
-                "at: must be of type integer, not number",
-            ),
-            (
-                json!({"type": "integer", "minimum": 1}),
-                json!(0),
-                "at: 0 is too small: the least is 1",
-            ),
-            (
-                json!({"type": "integer", "format": "int32"}),
-                json!(3_000_000_000_i64),
-                "at: 3000000000 is too large: the most is 2147483647",
-            ),
-            (
-                json!({"type": "integer"}),
-                json!(u64::MAX),
-                "at: 18446744073709551615 is out of range",
-            ),
-            (
-                json!({"type": "string", "minLength": 1}),
-                json!(""),
-                "at: must not be empty",
-            ),
-            (
-                json!({"x-kubernetes-int-or-string": true}),
-                json!(0.5),
-                "at: must be a whole number or a string; quote it: \"0.5\"",
-            ),
-            (
-                json!({"type": "object", "properties": {"replicas": {}}}),
-                json!({"repicas": 1}),
-                "at.repicas: unknown field; did you mean \"replicas\"?",
-            ),
-            (
-                json!({"type": "object", "properties": {"replicas": {}}}),
-                json!({"zz": 1}),
-                "at.zz: unknown field; remove it",
-            ),
-            (
-                json!({"type": "array", "x-kubernetes-list-type": "set"}),
-                json!(["a", "a"]),
-                "at[1]: duplicate of an earlier item: \"a\"",
-            ),
-        ];
-        for (schema, value, wanted) in table {
-            assert_eq!(faults(&schema, &value), [wanted], "{schema} {value}");
-        }
-    }
-
-    #[test]
-    fn lengths_count_characters_not_bytes() {
-        let schema = json!({"type": "string", "maxLength": 2});
-        assert!(faults(&schema, &json!("äö")).is_empty());
-        assert_eq!(faults(&schema, &json!("äöü")).len(), 1);
-    }
-}
+#[path = "structure_tests.rs"]
+mod tests;

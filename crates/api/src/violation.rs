@@ -48,11 +48,7 @@ pub struct Violation {
 impl Violation {
     /// A fault at `path`.
     pub fn new(path: impl Into<String>, kind: FaultKind, message: impl Into<String>) -> Self {
-        Self {
-            path: path.into(),
-            kind,
-            message: message.into(),
-        }
+        Self { path: path.into(), kind, message: message.into() }
     }
 }
 
@@ -74,10 +70,7 @@ pub struct Warning {
 impl Warning {
     /// A remark at `path`.
     pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
-            path: path.into(),
-            message: message.into(),
-        }
+        Self { path: path.into(), message: message.into() }
     }
 }
 
@@ -96,10 +89,7 @@ pub fn summarize(violations: &[Violation], limit: usize) -> String {
     let told = violations.iter().take(limit).enumerate();
     let mut text = format!("{} faults: ", violations.len());
     text.push_str(
-        &told
-            .map(|(n, violation)| format!("({}) {violation}", n + 1))
-            .collect::<Vec<_>>()
-            .join("; "),
+        &told.map(|(n, violation)| format!("({}) {violation}", n + 1)).collect::<Vec<_>>().join("; "),
     );
     if violations.len() > limit {
         text.push_str(&format!("; and {} more", violations.len() - limit));

@@ -1,4 +1,10 @@
 //! The parser's answer to every case of `cases/app-manifests.yaml`.
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test may read files, print, and end here"
+)]
 
 use std::collections::BTreeSet;
 

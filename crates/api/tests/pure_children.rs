@@ -2,6 +2,12 @@
 //! Pod would roll. A change to a golden file needs a record in docs/decisions/ and a line in CHANGELOG.md.
 //!
 //! `UPDATE_GOLDEN=1 cargo test -p kubesentry-api --test pure_children` writes them anew.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test may read files, print, and end here"
+)]
 
 use std::path::Path;
 
@@ -13,11 +19,7 @@ fn intent_of(manifest: &str) -> kubesentry_api::children::Intent {
     let raw = kubesentry_api::manifest::read(manifest).unwrap().remove(0);
     let app = parse(&raw, &ParseOptions::default());
     let app = app.app.unwrap_or_else(|| panic!("{:?}", app.violations));
-    let identity = Identity {
-        name: "shop".into(),
-        namespace: "demo".into(),
-        uid: "0b1e5a3c-uid".into(),
-    };
+    let identity = Identity { name: "shop".into(), namespace: "demo".into(), uid: "0b1e5a3c-uid".into() };
     deployment(&app.workload, &identity).unwrap()
 }
 
@@ -58,9 +60,7 @@ fn no_null_or_empty_metadata(value: &Value, path: &str) {
                 no_null_or_empty_metadata(inner, &format!("{path}.{key}"));
             }
         }
-        Value::Array(items) => items
-            .iter()
-            .for_each(|inner| no_null_or_empty_metadata(inner, path)),
+        Value::Array(items) => items.iter().for_each(|inner| no_null_or_empty_metadata(inner, path)),
         _ => {}
     }
 }
@@ -85,31 +85,15 @@ fn the_size_and_its_annotation_are_one_write_and_not_part_of_the_hash() {
     );
     let ours = intent.with_size(&Sized::Ours(3));
     assert_eq!(ours["spec"]["replicas"], 3);
-    assert_eq!(
-        ours["metadata"]["annotations"]["apps.sentry.io/desired-replicas"],
-        "3"
-    );
-    assert_eq!(
-        ours["metadata"]["annotations"]["apps.sentry.io/applied-hash"],
-        intent.hash()
-    );
+    assert_eq!(ours["metadata"]["annotations"]["apps.sentry.io/desired-replicas"], "3");
+    assert_eq!(ours["metadata"]["annotations"]["apps.sentry.io/applied-hash"], intent.hash());
     assert!(ours["metadata"].get("resourceVersion").is_none());
 
-    let theirs = intent.with_size(&Sized::Theirs {
-        replicas: 7,
-        resource_version: Some("42".into()),
-    });
+    let theirs = intent.with_size(&Sized::Theirs { replicas: 7, resource_version: Some("42".into()) });
     assert_eq!(theirs["spec"]["replicas"], 7);
     assert_eq!(theirs["metadata"]["resourceVersion"], "42");
-    assert!(
-        theirs["metadata"]["annotations"]
-            .get("apps.sentry.io/desired-replicas")
-            .is_none()
-    );
-    assert_eq!(
-        theirs["metadata"]["annotations"]["apps.sentry.io/applied-hash"],
-        intent.hash()
-    );
+    assert!(theirs["metadata"]["annotations"].get("apps.sentry.io/desired-replicas").is_none());
+    assert_eq!(theirs["metadata"]["annotations"]["apps.sentry.io/applied-hash"], intent.hash());
 }
 
 #[test]
@@ -120,8 +104,5 @@ fn the_operators_labels_win_and_the_selector_holds_only_its_own() {
     let labels = &intent.body()["spec"]["template"]["metadata"]["labels"];
     assert_eq!(labels["team"], "x");
     assert_eq!(labels["app.kubernetes.io/managed-by"], "kubesentry");
-    assert_eq!(
-        intent.body()["spec"]["selector"]["matchLabels"],
-        json!({"apps.sentry.io/app": "shop"})
-    );
+    assert_eq!(intent.body()["spec"]["selector"]["matchLabels"], json!({"apps.sentry.io/app": "shop"}));
 }

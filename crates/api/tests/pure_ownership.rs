@@ -3,6 +3,7 @@
 //! Each row of `fixtures/ownership/changes.json` is one change, the Deployment that kube-apiserver returned after it, and
 //! what the ownership check must say. `fixtures/ownership/README.md` says how the rows are recorded and replayed.
 #![allow(clippy::unwrap_used)]
+#![allow(clippy::disallowed_methods, reason = "the fixtures are files")]
 
 use std::fs;
 use std::path::PathBuf;
@@ -58,10 +59,7 @@ fn there_are_22_kinds_and_each_says_what_it_proves() {
 fn exactly_the_fields_that_a_change_takes_from_us_are_lost() {
     let intent = read("intent.json");
     for row in rows() {
-        let mut found: Vec<String> = lost(&intent, &live(&row))
-            .into_iter()
-            .map(|field| field.path)
-            .collect();
+        let mut found: Vec<String> = lost(&intent, &live(&row)).into_iter().map(|field| field.path).collect();
         let mut wanted = row.lost.clone();
         found.sort();
         wanted.sort();
@@ -79,9 +77,7 @@ fn the_writer_who_holds_a_lost_field_is_named() {
         let field = lost.iter().find(|field| field.path == *first).unwrap();
         let found = holders(&live, field).into_iter().next();
         let found = found.map(|writer| (writer.manager, writer.operation, writer.subresource));
-        let wanted = row
-            .holder
-            .map(|holder| (holder.manager, holder.operation, holder.subresource));
+        let wanted = row.holder.map(|holder| (holder.manager, holder.operation, holder.subresource));
         assert_eq!(found, wanted, "{}: {}", row.fixture, row.name);
     }
 }
@@ -92,31 +88,18 @@ fn a_projection_with_nothing_but_managed_fields_gives_the_same_answer() {
     for row in rows() {
         let live = live(&row);
         let projection = json!({"metadata": {"managedFields": live["metadata"].get("managedFields")}});
-        assert_eq!(
-            lost(&intent, &projection),
-            lost(&intent, &live),
-            "{}",
-            row.fixture
-        );
+        assert_eq!(lost(&intent, &projection), lost(&intent, &live), "{}", row.fixture);
     }
 }
 
 #[test]
 fn the_entry_hash_changes_exactly_with_a_loss() {
     let rows = rows();
-    let untouched = rows
-        .iter()
-        .find(|row| row.fixture == "02-scale-to-the-same")
-        .unwrap();
+    let untouched = rows.iter().find(|row| row.fixture == "02-scale-to-the-same").unwrap();
     let untouched = entry_hash(&live(untouched)).unwrap();
     for row in rows {
         let live = live(&row);
-        assert_eq!(
-            entry_hash(&live).as_ref() == Some(&untouched),
-            row.lost.is_empty(),
-            "{}",
-            row.fixture
-        );
+        assert_eq!(entry_hash(&live).as_ref() == Some(&untouched), row.lost.is_empty(), "{}", row.fixture);
         assert_eq!(has_entry(&live), our_entry(&live).is_some());
     }
 }
@@ -124,10 +107,7 @@ fn the_entry_hash_changes_exactly_with_a_loss() {
 #[test]
 fn where_the_size_is_not_ours_a_hand_scale_is_no_loss() {
     let intent = read("intent.json");
-    let except = [
-        ".spec.replicas",
-        ".metadata.annotations.apps.sentry.io/desired-replicas",
-    ];
+    let except = [".spec.replicas", ".metadata.annotations.apps.sentry.io/desired-replicas"];
     for row in rows() {
         let found = lost_except(&intent, &live(&row), &except);
         let wanted = row.lost.iter().filter(|path| *path != ".spec.replicas").count();

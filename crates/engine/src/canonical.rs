@@ -36,25 +36,13 @@ pub enum CanonicalErrorKind {
 
 impl fmt::Display for CanonicalError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = if self.pointer.is_empty() {
-            "the value"
-        } else {
-            &self.pointer
-        };
+        let place = if self.pointer.is_empty() { "the value" } else { &self.pointer };
         match self.kind {
             CanonicalErrorKind::NotAnInteger => {
-                write!(
-                    f,
-                    "{place}: {} is not an integer; write it as a string",
-                    self.number
-                )
+                write!(f, "{place}: {} is not an integer; write it as a string", self.number)
             }
             CanonicalErrorKind::TooLarge => {
-                write!(
-                    f,
-                    "{place}: {} is beyond ±(2^53 - 1); write it as a string",
-                    self.number
-                )
+                write!(f, "{place}: {} is beyond ±(2^53 - 1); write it as a string", self.number)
             }
         }
     }
@@ -65,23 +53,18 @@ impl std::error::Error for CanonicalError {}
 /// The canonical text of a value: no blanks, keys sorted by UTF-16 code units (RFC 8785 section 3.2.3),
 /// strings escaped as in section 3.2.2.2.
 pub fn to_canonical_json(value: &Value) -> Result<String, CanonicalError> {
-    let mut writer = Writer {
-        out: String::new(),
-        path: Vec::new(),
-    };
+    let mut writer = Writer { out: String::new(), path: Vec::new() };
     writer.value(value)?;
     Ok(writer.out)
 }
 
 /// SHA-256 as 64 lower-case hex digits.
 pub fn sha256_hex(bytes: &[u8]) -> String {
-    Sha256::digest(bytes)
-        .iter()
-        .fold(String::with_capacity(64), |mut hex, byte| {
-            // Writing to a String cannot fail.
-            let _ = write!(hex, "{byte:02x}");
-            hex
-        })
+    Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut hex, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
 }
 
 /// [`sha256_hex`] of the canonical text.
@@ -188,11 +171,7 @@ impl<'a> Writer<'a> {
             Some(_) => CanonicalErrorKind::TooLarge,
             None => CanonicalErrorKind::NotAnInteger,
         };
-        Err(CanonicalError {
-            pointer: self.pointer(),
-            number: number.to_string(),
-            kind,
-        })
+        Err(CanonicalError { pointer: self.pointer(), number: number.to_string(), kind })
     }
 
     fn pointer(&self) -> String {
@@ -259,10 +238,7 @@ mod tests {
         let error = to_canonical_json(&json!({"a/b": [0, {"~": 0.5}]})).unwrap_err();
         assert_eq!(error.pointer, "/a~1b/1/~0");
         assert_eq!(error.kind, CanonicalErrorKind::NotAnInteger);
-        assert_eq!(
-            error.to_string(),
-            "/a~1b/1/~0: 0.5 is not an integer; write it as a string"
-        );
+        assert_eq!(error.to_string(), "/a~1b/1/~0: 0.5 is not an integer; write it as a string");
         assert_eq!(to_canonical_json(&json!(1.0)).unwrap_err().pointer, "");
     }
 
@@ -270,34 +246,17 @@ mod tests {
     fn integers_are_kept_up_to_two_to_the_53_minus_one_and_refused_beyond() {
         assert_eq!(text(&json!(9_007_199_254_740_991_i64)), "9007199254740991");
         assert_eq!(text(&json!(-9_007_199_254_740_991_i64)), "-9007199254740991");
-        for beyond in [
-            json!(1_u64 << 53),
-            json!(-(1_i64 << 53)),
-            json!(u64::MAX),
-            json!(i64::MIN),
-        ] {
-            assert_eq!(
-                to_canonical_json(&beyond).unwrap_err().kind,
-                CanonicalErrorKind::TooLarge
-            );
+        for beyond in [json!(1_u64 << 53), json!(-(1_i64 << 53)), json!(u64::MAX), json!(i64::MIN)] {
+            assert_eq!(to_canonical_json(&beyond).unwrap_err().kind, CanonicalErrorKind::TooLarge);
         }
     }
 
     #[test]
     fn the_hash_is_the_published_sha256_of_the_text() {
         // FIPS 180-4 example "abc" and the empty message.
-        assert_eq!(
-            sha256_hex(b"abc"),
-            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-        );
-        assert_eq!(
-            sha256_hex(b""),
-            "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-        );
-        assert_eq!(
-            hash(&json!({"b": 1, "a": 2})).unwrap(),
-            sha256_hex(br#"{"a":2,"b":1}"#)
-        );
+        assert_eq!(sha256_hex(b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert_eq!(sha256_hex(b""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+        assert_eq!(hash(&json!({"b": 1, "a": 2})).unwrap(), sha256_hex(br#"{"a":2,"b":1}"#));
     }
 
     fn value() -> impl Strategy<Value = Value> {

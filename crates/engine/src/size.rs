@@ -25,10 +25,7 @@ impl Replicas {
 
     /// A size as Kubernetes writes it, an `int32`; `None` where it is negative.
     pub fn from_i64(n: i64) -> Option<Self> {
-        u32::try_from(n)
-            .ok()
-            .filter(|n| i32::try_from(*n).is_ok())
-            .map(Self)
+        u32::try_from(n).ok().filter(|n| i32::try_from(*n).is_ok()).map(Self)
     }
 
     /// The plain number.
@@ -138,18 +135,10 @@ impl Size {
 pub fn decide(policy: &SizePolicy, observed: &Observed) -> Size {
     let observed_or_min = observed.live.unwrap_or(policy.min);
     if policy.suspend {
-        return Size {
-            owner: SizeOwner::Suspended,
-            replicas: observed.live,
-            limit: None,
-        };
+        return Size { owner: SizeOwner::Suspended, replicas: observed.live, limit: None };
     }
     if observed.other_scaler {
-        return Size {
-            owner: SizeOwner::OtherScaler,
-            replicas: Some(observed_or_min),
-            limit: None,
-        };
+        return Size { owner: SizeOwner::OtherScaler, replicas: Some(observed_or_min), limit: None };
     }
     if let Some(pin) = policy.pin {
         let outside = pin < policy.min || pin > policy.max;
@@ -160,11 +149,9 @@ pub fn decide(policy: &SizePolicy, observed: &Observed) -> Size {
         };
     }
     match policy.mode {
-        Mode::DryRun | Mode::Disabled => Size {
-            owner: SizeOwner::Observed,
-            replicas: Some(observed_or_min),
-            limit: None,
-        },
+        Mode::DryRun | Mode::Disabled => {
+            Size { owner: SizeOwner::Observed, replicas: Some(observed_or_min), limit: None }
+        }
         Mode::Auto => {
             // A vanished child starts anew at `min`: what was written to the old one died with it.
             let wanted = match observed.live {
@@ -172,11 +159,7 @@ pub fn decide(policy: &SizePolicy, observed: &Observed) -> Size {
                 Some(live) => observed.last_written.unwrap_or(live),
             };
             let (replicas, limit) = within(wanted, policy.min, policy.max);
-            Size {
-                owner: SizeOwner::Engine,
-                replicas: Some(replicas),
-                limit,
-            }
+            Size { owner: SizeOwner::Engine, replicas: Some(replicas), limit }
         }
     }
 }
@@ -198,21 +181,11 @@ mod tests {
     use super::*;
 
     fn policy() -> SizePolicy {
-        SizePolicy {
-            suspend: false,
-            pin: None,
-            mode: Mode::Auto,
-            min: Replicas(2),
-            max: Replicas(5),
-        }
+        SizePolicy { suspend: false, pin: None, mode: Mode::Auto, min: Replicas(2), max: Replicas(5) }
     }
 
     fn seen(live: u32, last_written: Option<u32>) -> Observed {
-        Observed {
-            live: Some(Replicas(live)),
-            last_written: last_written.map(Replicas),
-            other_scaler: false,
-        }
+        Observed { live: Some(Replicas(live)), last_written: last_written.map(Replicas), other_scaler: false }
     }
 
     fn size(policy: &SizePolicy, observed: Observed) -> (SizeOwner, Option<u32>, Option<Limit>) {
@@ -223,10 +196,7 @@ mod tests {
     #[test]
     fn each_line_of_the_table_gives_its_size() {
         let auto = policy();
-        let pinned = |n| SizePolicy {
-            pin: Some(Replicas(n)),
-            ..policy()
-        };
+        let pinned = |n| SizePolicy { pin: Some(Replicas(n)), ..policy() };
         let mode = |mode| SizePolicy { mode, ..policy() };
         let table = [
             (
@@ -234,11 +204,7 @@ mod tests {
                 size(&auto, Observed::default()),
                 (SizeOwner::Engine, Some(2), None),
             ),
-            (
-                "a hand-scale is put back",
-                size(&auto, seen(10, Some(3))),
-                (SizeOwner::Engine, Some(3), None),
-            ),
+            ("a hand-scale is put back", size(&auto, seen(10, Some(3))), (SizeOwner::Engine, Some(3), None)),
             (
                 "without annotation the live size counts",
                 size(&auto, seen(4, None)),
@@ -259,11 +225,7 @@ mod tests {
                 size(&auto, seen(9, Some(9))),
                 (SizeOwner::Engine, Some(5), Some(Limit::TooManyReplicas)),
             ),
-            (
-                "a pin inside wins",
-                size(&pinned(4), seen(3, Some(3))),
-                (SizeOwner::Pinned, Some(4), None),
-            ),
+            ("a pin inside wins", size(&pinned(4), seen(3, Some(3))), (SizeOwner::Pinned, Some(4), None)),
             (
                 "a pin outside wins too and is told",
                 size(&pinned(9), seen(3, Some(3))),
@@ -291,26 +253,14 @@ mod tests {
             ),
             (
                 "another scaler beats the pin",
-                size(
-                    &pinned(4),
-                    Observed {
-                        other_scaler: true,
-                        ..seen(7, None)
-                    },
-                ),
+                size(&pinned(4), Observed { other_scaler: true, ..seen(7, None) }),
                 (SizeOwner::OtherScaler, Some(7), None),
             ),
             (
                 "suspend beats everything",
                 size(
-                    &SizePolicy {
-                        suspend: true,
-                        ..pinned(4)
-                    },
-                    Observed {
-                        other_scaler: true,
-                        ..seen(7, None)
-                    },
+                    &SizePolicy { suspend: true, ..pinned(4) },
+                    Observed { other_scaler: true, ..seen(7, None) },
                 ),
                 (SizeOwner::Suspended, Some(7), None),
             ),
@@ -322,33 +272,25 @@ mod tests {
 
     fn any_policy() -> impl Strategy<Value = SizePolicy> {
         let modes = prop_oneof![Just(Mode::Auto), Just(Mode::DryRun), Just(Mode::Disabled)];
-        (
-            any::<bool>(),
-            proptest::option::of(0u32..50),
-            modes,
-            1u32..20,
-            0u32..20,
-        )
-            .prop_map(|(suspend, pin, mode, min, extra)| SizePolicy {
+        (any::<bool>(), proptest::option::of(0u32..50), modes, 1u32..20, 0u32..20).prop_map(
+            |(suspend, pin, mode, min, extra)| SizePolicy {
                 suspend,
                 pin: pin.map(Replicas),
                 mode,
                 min: Replicas(min),
                 max: Replicas(min + extra),
-            })
+            },
+        )
     }
 
     fn any_observed() -> impl Strategy<Value = Observed> {
-        (
-            proptest::option::of(0u32..60),
-            proptest::option::of(0u32..60),
-            any::<bool>(),
-        )
-            .prop_map(|(live, last, other_scaler)| Observed {
+        (proptest::option::of(0u32..60), proptest::option::of(0u32..60), any::<bool>()).prop_map(
+            |(live, last, other_scaler)| Observed {
                 live: live.map(Replicas),
                 last_written: last.map(Replicas),
                 other_scaler,
-            })
+            },
+        )
     }
 
     proptest! {

@@ -35,13 +35,8 @@ pub enum Program {
 
 impl Program {
     /// All of them.
-    pub const ALL: [Program; 5] = [
-        Self::Etcd,
-        Self::KubeApiserver,
-        Self::KubeControllerManager,
-        Self::KubeScheduler,
-        Self::Kubectl,
-    ];
+    pub const ALL: [Program; 5] =
+        [Self::Etcd, Self::KubeApiserver, Self::KubeControllerManager, Self::KubeScheduler, Self::Kubectl];
 
     /// The name of its file.
     pub const fn name(self) -> &'static str {
@@ -142,10 +137,7 @@ impl Assets {
         if by_source.len() == 1 {
             return by_source.into_keys().next().unwrap_or_default();
         }
-        let parts: Vec<_> = by_source
-            .into_iter()
-            .map(|(s, p)| format!("{}: {s}", p.join(", ")))
-            .collect();
+        let parts: Vec<_> = by_source.into_iter().map(|(s, p)| format!("{}: {s}", p.join(", "))).collect();
         parts.join("; ")
     }
 }
@@ -166,10 +158,7 @@ fn find_in(
 ) -> Result<Lookup, LabError> {
     let env = |name: &str| env(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let folder = env("KUBEBUILDER_ASSETS");
-    let mut lookup = Lookup {
-        assets: Assets::default(),
-        missing: Vec::new(),
-    };
+    let mut lookup = Lookup { assets: Assets::default(), missing: Vec::new() };
     for &program in needed {
         let variable = program.variable();
         let given = match (env(&variable), &folder) {
@@ -180,20 +169,12 @@ fn find_in(
         let found = match given {
             // Never a silent fall-back: whoever names a version wants that one.
             Some((variable, path)) if !is_executable(&path) => {
-                return Err(LabError::AssetMissing {
-                    variable,
-                    program: program.name(),
-                    path,
-                });
+                return Err(LabError::AssetMissing { variable, program: program.name(), path });
             }
-            Some((variable, path)) => Found {
-                path,
-                source: Source::Environment(variable),
-            },
-            None if cache.join(STAMP).is_file() && is_executable(&cache.join(program.name())) => Found {
-                path: cache.join(program.name()),
-                source: Source::Cache,
-            },
+            Some((variable, path)) => Found { path, source: Source::Environment(variable) },
+            None if cache.join(STAMP).is_file() && is_executable(&cache.join(program.name())) => {
+                Found { path: cache.join(program.name()), source: Source::Cache }
+            }
             None => {
                 lookup.missing.push(program);
                 continue;
@@ -238,11 +219,7 @@ mod tests {
 
     fn look(env: &[(&str, PathBuf)], cache: &Folder) -> Result<Lookup, LabError> {
         let env: BTreeMap<_, _> = env.iter().cloned().collect();
-        find_in(
-            &|name| env.get(name).map(|p| p.clone().into_os_string()),
-            &cache.0,
-            &BOTH,
-        )
+        find_in(&|name| env.get(name).map(|p| p.clone().into_os_string()), &cache.0, &BOTH)
     }
 
     #[test]
@@ -251,26 +228,13 @@ mod tests {
         let given = Folder::with(&["etcd", "kubectl"]);
         let own = Folder::with(&["my-etcd"]);
         let from_cache = look(&[], &cache).expect("a lookup").assets;
-        assert_eq!(
-            from_cache.path(Program::Etcd),
-            Some(cache.0.join("etcd").as_path())
-        );
+        assert_eq!(from_cache.path(Program::Etcd), Some(cache.0.join("etcd").as_path()));
 
-        let env = [
-            ("KUBEBUILDER_ASSETS", given.0.clone()),
-            ("TEST_ASSET_ETCD", own.0.join("my-etcd")),
-        ];
+        let env = [("KUBEBUILDER_ASSETS", given.0.clone()), ("TEST_ASSET_ETCD", own.0.join("my-etcd"))];
         let assets = look(&env, &cache).expect("a lookup").assets;
         assert_eq!(assets.path(Program::Etcd), Some(own.0.join("my-etcd").as_path()));
-        assert_eq!(
-            assets.path(Program::Kubectl),
-            Some(given.0.join("kubectl").as_path())
-        );
-        assert!(
-            assets.describe().contains("etcd: TEST_ASSET_ETCD"),
-            "{}",
-            assets.describe()
-        );
+        assert_eq!(assets.path(Program::Kubectl), Some(given.0.join("kubectl").as_path()));
+        assert!(assets.describe().contains("etcd: TEST_ASSET_ETCD"), "{}", assets.describe());
     }
 
     #[test]

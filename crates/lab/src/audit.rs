@@ -66,16 +66,12 @@ impl AuditEntry {
     /// review resources and of Leases. No-op applies, dry runs and refused writes count; so do Events
     /// ([`AuditEntry::is_event`] tells them apart).
     pub fn is_write(&self) -> bool {
-        let writes = matches!(
-            self.verb.as_str(),
-            "create" | "update" | "patch" | "delete" | "deletecollection"
-        );
+        let writes =
+            matches!(self.verb.as_str(), "create" | "update" | "patch" | "delete" | "deletecollection");
         let lease = self.group == "coordination.k8s.io" && self.resource == "leases";
         // tokenreviews, subjectaccessreviews, selfsubjectaccessreviews, selfsubjectrulesreviews, selfsubjectreviews...
-        let review = matches!(
-            self.group.as_str(),
-            "authentication.k8s.io" | "authorization.k8s.io"
-        ) && self.resource.ends_with("reviews");
+        let review = matches!(self.group.as_str(), "authentication.k8s.io" | "authorization.k8s.io")
+            && self.resource.ends_with("reviews");
         writes && !lease && !review
     }
 
@@ -121,11 +117,8 @@ impl AuditLog {
         let mut entries = Vec::new();
         let mut position = mark.0;
         for line in text.split_inclusive(|b| *b == b'\n') {
-            let parsed = parse(line).map_err(|why| LabError::AuditLine {
-                path: path.clone(),
-                position,
-                why,
-            })?;
+            let parsed =
+                parse(line).map_err(|why| LabError::AuditLine { path: path.clone(), position, why })?;
             entries.extend(parsed.filter(counts));
             position += line.len() as u64;
         }
@@ -206,11 +199,7 @@ fn parse(line: &[u8]) -> Result<Option<AuditEntry>, String> {
         return Ok(None);
     }
     let event: Event = serde_json::from_slice(line).map_err(|e| e.to_string())?;
-    let query = event
-        .request_uri
-        .split_once('?')
-        .map_or("", |(_, q)| q)
-        .to_owned();
+    let query = event.request_uri.split_once('?').map_or("", |(_, q)| q).to_owned();
     let object = event.object_ref;
     Ok(Some(AuditEntry {
         user: event.user.username,
@@ -273,36 +262,22 @@ mod tests {
             (e.group.as_str(), e.version.as_str(), e.resource.as_str()),
             ("apps", "v1", "deployments")
         );
-        assert_eq!(
-            (e.namespace.as_str(), e.name.as_str(), e.user_agent.as_str()),
-            ("n", "o", "t/1")
-        );
+        assert_eq!((e.namespace.as_str(), e.name.as_str(), e.user_agent.as_str()), ("n", "o", "t/1"));
         assert_eq!(e.query, "dryRun=All&force=true");
-        assert_eq!(
-            e.stage_at.as_microsecond() - e.received_at.as_microsecond(),
-            1_000
-        );
+        assert_eq!(e.stage_at.as_microsecond() - e.received_at.as_microsecond(), 1_000);
         assert!(e.is_write() && e.is_dry_run() && !e.is_event());
     }
 
     #[test]
     fn a_watch_counts_when_it_starts_and_all_else_when_it_is_complete() {
         let stages = ["ResponseStarted", "ResponseComplete"];
-        let text: String = ["watch", "get"]
-            .iter()
-            .flat_map(|v| stages.map(|s| line(s, v, "", "pods")))
-            .collect();
+        let text: String =
+            ["watch", "get"].iter().flat_map(|v| stages.map(|s| line(s, v, "", "pods"))).collect();
         let log = log(&text);
         let counted = log.since(&Mark(0)).expect("entries");
         remove(&log);
-        let counted: Vec<_> = counted
-            .iter()
-            .map(|e| (e.verb.as_str(), e.stage.as_str()))
-            .collect();
-        assert_eq!(
-            counted,
-            [("watch", "ResponseStarted"), ("get", "ResponseComplete")]
-        );
+        let counted: Vec<_> = counted.iter().map(|e| (e.verb.as_str(), e.stage.as_str())).collect();
+        assert_eq!(counted, [("watch", "ResponseStarted"), ("get", "ResponseComplete")]);
     }
 
     #[test]
@@ -314,34 +289,21 @@ mod tests {
         let mark = log.mark().expect("a mark");
         assert_eq!(mark, Mark(whole.len() as u64));
         assert_eq!(log.since(&mark).expect("entries"), []);
-        std::fs::write(
-            log.path.as_ref().expect("a path"),
-            format!("{whole}{start}{rest}"),
-        )
-        .expect("a file");
+        std::fs::write(log.path.as_ref().expect("a path"), format!("{whole}{start}{rest}")).expect("a file");
         let entries = log.since(&mark).expect("entries");
         remove(&log);
-        assert_eq!(
-            entries.iter().map(|e| e.verb.as_str()).collect::<Vec<_>>(),
-            ["create"]
-        );
+        assert_eq!(entries.iter().map(|e| e.verb.as_str()).collect::<Vec<_>>(), ["create"]);
     }
 
     #[test]
     fn leases_and_reviews_are_no_writes_but_events_are() {
         let write = |verb: &str, group: &str, resource: &str| {
             let text = line("ResponseComplete", verb, group, resource);
-            parse(text.as_bytes())
-                .expect("a line")
-                .is_some_and(|e| e.is_write())
+            parse(text.as_bytes()).expect("a line").is_some_and(|e| e.is_write())
         };
         assert!(!write("update", "coordination.k8s.io", "leases"));
         assert!(!write("create", "authentication.k8s.io", "tokenreviews"));
-        assert!(!write(
-            "create",
-            "authorization.k8s.io",
-            "selfsubjectaccessreviews"
-        ));
+        assert!(!write("create", "authorization.k8s.io", "selfsubjectaccessreviews"));
         assert!(!write("get", "apps", "deployments"));
         assert!(write("create", "events.k8s.io", "events"));
         assert!(write("deletecollection", "apps", "deployments"));

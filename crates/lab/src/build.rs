@@ -50,11 +50,7 @@ pub(crate) async fn into_cache(versions: &Versions, root: &Path) -> Result<(), L
     remove_dir(&target)?;
     std::fs::rename(&bin, &target).map_err(LabError::io("rename the finished build to", &target))?;
     remove_file(&log)?;
-    say(&format!(
-        "built in {} s: {}",
-        started.elapsed().as_secs(),
-        target.display()
-    ));
+    say(&format!("built in {} s: {}", started.elapsed().as_secs(), target.display()));
     Ok(())
 }
 
@@ -78,14 +74,7 @@ fn kubernetes(versions: &Versions, work: &Path, bin: &Path, log: &Path) -> Resul
          -X k8s.io/client-go/pkg/version.gitVersion={version}"
     );
     Ok(go(source, log)
-        .args([
-            "install",
-            "-v",
-            "-trimpath",
-            "-tags",
-            "selinux,notest,grpcnotrace",
-            "-ldflags",
-        ])
+        .args(["install", "-v", "-trimpath", "-tags", "selinux,notest,grpcnotrace", "-ldflags"])
         .args([flags, "tool".to_owned()])
         .env("GOBIN", bin))
 }
@@ -97,13 +86,8 @@ fn major(version: &str) -> &str {
 fn go(source: PathBuf, log: &Path) -> ChildSpec {
     // The compiler's own temporary files go with the scratch folder, even if it is killed.
     let temporary = source.clone();
-    let spec = ChildSpec {
-        cwd: Some(source),
-        ..ChildSpec::new("go", log)
-    };
-    spec.env("CGO_ENABLED", "0")
-        .env("GOWORK", "off")
-        .env("GOTMPDIR", temporary)
+    let spec = ChildSpec { cwd: Some(source), ..ChildSpec::new("go", log) };
+    spec.env("CGO_ENABLED", "0").env("GOWORK", "off").env("GOTMPDIR", temporary)
 }
 
 fn unpack(module: &ToolModule, work: &Path) -> Result<PathBuf, LabError> {
@@ -119,10 +103,7 @@ fn unpack(module: &ToolModule, work: &Path) -> Result<PathBuf, LabError> {
 /// Runs one compiler to its end, telling every ten seconds which package is being compiled.
 async fn run(what: &'static str, spec: ChildSpec, started: Instant) -> Result<(), LabError> {
     if let Err(why) = std::process::Command::new("go").arg("version").output() {
-        return Err(LabError::GoMissing {
-            why,
-            needed: Versions::pinned().go,
-        });
+        return Err(LabError::GoMissing { why, needed: Versions::pinned().go });
     }
     let log = spec.log.clone();
     let mut child = Child::spawn(spec)?;
@@ -147,26 +128,13 @@ async fn run(what: &'static str, spec: ChildSpec, started: Instant) -> Result<()
         return Ok(());
     }
     let text = std::fs::read_to_string(&log).unwrap_or_default();
-    let last_line = text
-        .lines()
-        .rfind(|l| !l.trim().is_empty())
-        .unwrap_or("no output")
-        .to_owned();
-    Err(LabError::BuildFailed {
-        what,
-        status,
-        last_line,
-        log,
-    })
+    let last_line = text.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("no output").to_owned();
+    Err(LabError::BuildFailed { what, status, last_line, log })
 }
 
 /// Waits for the lock; it goes with the returned file, or with this process.
 async fn lock(path: &Path) -> Result<File, LabError> {
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(path);
+    let file = File::options().create(true).truncate(false).write(true).open(path);
     let file = file.map_err(LabError::io("open the lock file", path))?;
     let mut told = None::<Instant>;
     loop {

@@ -21,15 +21,11 @@ pub async fn client_from(kubeconfig: &Path) -> Result<kube::Client, LabError> {
 
 pub(crate) async fn client_with(kubeconfig: &Path, on_this_machine: bool) -> Result<kube::Client, LabError> {
     install_crypto_provider();
-    let refused = |e: &dyn std::fmt::Display| LabError::Kubeconfig {
-        path: kubeconfig.to_owned(),
-        why: e.to_string(),
-    };
+    let refused =
+        |e: &dyn std::fmt::Display| LabError::Kubeconfig { path: kubeconfig.to_owned(), why: e.to_string() };
     let file = Kubeconfig::read_from(kubeconfig).map_err(|e| refused(&e))?;
     let options = KubeConfigOptions::default();
-    let mut config = kube::Config::from_custom_kubeconfig(file, &options)
-        .await
-        .map_err(|e| refused(&e))?;
+    let mut config = kube::Config::from_custom_kubeconfig(file, &options).await.map_err(|e| refused(&e))?;
     if on_this_machine {
         config.proxy_url = None;
     }

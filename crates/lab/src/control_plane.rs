@@ -62,9 +62,7 @@ impl Lab {
     /// where there are none (minutes, once). Cancel-safe: dropping the future stops everything and removes the folder.
     pub async fn start(o: LabOptions) -> Result<Self, LabError> {
         if !cfg!(target_os = "linux") {
-            return Err(LabError::UnsupportedSystem {
-                os: std::env::consts::OS,
-            });
+            return Err(LabError::UnsupportedSystem { os: std::env::consts::OS });
         }
         let mut needed = vec![Program::Etcd, Program::KubeApiserver, Program::Kubectl];
         if o.layer == Layer::ApiGc {
@@ -77,12 +75,7 @@ impl Lab {
             Ok((servers, plan, state)) => {
                 let dir = work.path().to_owned();
                 let kubeconfig = launch::admin_kubeconfig(&dir);
-                Ok(Self {
-                    kind: Kind::Owned { servers, plan, work },
-                    dir,
-                    kubeconfig,
-                    state,
-                })
+                Ok(Self { kind: Kind::Owned { servers, plan, work }, dir, kubeconfig, state })
             }
             Err(error) => {
                 work.keep_logs();
@@ -93,10 +86,7 @@ impl Lab {
 
     /// Attaches to a control plane another process owns, by its folder.
     pub async fn attach(dir: &Path) -> Result<Self, LabError> {
-        let gone = |why: &str| LabError::NotRunning {
-            dir: dir.to_owned(),
-            why: why.to_owned(),
-        };
+        let gone = |why: &str| LabError::NotRunning { dir: dir.to_owned(), why: why.to_owned() };
         if !workdir::is_held(dir) {
             return Err(gone("no process owns it"));
         }
@@ -104,22 +94,11 @@ impl Lab {
         if !state.ready {
             return Err(gone("it is still starting"));
         }
-        let kind = if state.existing {
-            Kind::Existing(Existing::load(dir)?)
-        } else {
-            Kind::Attached
-        };
-        let lab = Self {
-            kind,
-            dir: dir.to_owned(),
-            kubeconfig: launch::admin_kubeconfig(dir),
-            state,
-        };
+        let kind = if state.existing { Kind::Existing(Existing::load(dir)?) } else { Kind::Attached };
+        let lab = Self { kind, dir: dir.to_owned(), kubeconfig: launch::admin_kubeconfig(dir), state };
         let admin = lab.admin().await?;
         match tokio::time::timeout(Duration::from_secs(10), admin.apiserver_version()).await {
-            Ok(answer) => answer
-                .map(|_| lab)
-                .map_err(LabError::kube("reach the API server of the lab")),
+            Ok(answer) => answer.map(|_| lab).map_err(LabError::kube("reach the API server of the lab")),
             Err(_) => Err(gone("its API server doesn't answer within 10 s")),
         }
     }
@@ -155,18 +134,11 @@ impl Lab {
             pids: BTreeMap::new(),
             api_url: existing.server.clone(),
             etcd_url: String::new(),
-            assets: Assets::find(&[Program::Kubectl])
-                .map(|l| l.assets)
-                .unwrap_or_default(),
+            assets: Assets::find(&[Program::Kubectl]).map(|l| l.assets).unwrap_or_default(),
             started_at: Timestamp::now(),
         };
         state.write(&dir)?;
-        Ok(Self {
-            kubeconfig: launch::admin_kubeconfig(&dir),
-            kind: Kind::Existing(existing),
-            dir,
-            state,
-        })
+        Ok(Self { kubeconfig: launch::admin_kubeconfig(&dir), kind: Kind::Existing(existing), dir, state })
     }
 
     /// Its folder. An owned lab's goes when the lab stops.
@@ -222,17 +194,11 @@ impl Lab {
     /// The lab's kubectl as administrator. On an own control plane it inherits nothing that could redirect it, and
     /// writes nothing outside the lab's folder.
     pub fn kubectl(&self) -> Command {
-        let mut command = Command::new(
-            self.state
-                .assets
-                .path(Program::Kubectl)
-                .unwrap_or(Path::new("kubectl")),
-        );
+        let mut command =
+            Command::new(self.state.assets.path(Program::Kubectl).unwrap_or(Path::new("kubectl")));
         if self.has_audit() {
             command.env_clear();
-            let kept = [
-                "PATH", "TERM", "LANG", "LC_ALL", "TZ", "EDITOR", "VISUAL", "PAGER",
-            ];
+            let kept = ["PATH", "TERM", "LANG", "LC_ALL", "TZ", "EDITOR", "VISUAL", "PAGER"];
             command.envs(kept.iter().filter_map(|k| std::env::var_os(k).map(|v| (k, v))));
             command.env("HOME", &self.dir);
         }
@@ -245,21 +211,11 @@ impl Lab {
 
     /// Creates a namespace with a unique name for one test: `<prefix>-<5 letters>`.
     pub async fn namespace(&self, prefix: &str) -> Result<String, LabError> {
-        let metadata = ObjectMeta {
-            generate_name: Some(format!("{prefix}-")),
-            ..ObjectMeta::default()
-        };
+        let metadata = ObjectMeta { generate_name: Some(format!("{prefix}-")), ..ObjectMeta::default() };
         let namespaces: Api<Namespace> = Api::all(self.admin().await?);
-        let namespace = Namespace {
-            metadata,
-            ..Namespace::default()
-        };
+        let namespace = Namespace { metadata, ..Namespace::default() };
         let made = namespaces.create(&PostParams::default(), &namespace).await;
-        Ok(made
-            .map_err(LabError::kube("create a namespace"))?
-            .metadata
-            .name
-            .unwrap_or_default())
+        Ok(made.map_err(LabError::kube("create a namespace"))?.metadata.name.unwrap_or_default())
     }
 
     /// Whether the audit log can be read: not on an existing cluster.
@@ -282,10 +238,7 @@ impl Lab {
         let request = http::Request::get(&path).body(Vec::new());
         let request = request.map_err(|e| LabError::kube("make a request")(kube::Error::HttpError(e)))?;
         let admin = self.admin().await?;
-        admin
-            .request_text(request)
-            .await
-            .map_err(LabError::kube("write a mark into the audit log"))?;
+        admin.request_text(request).await.map_err(LabError::kube("write a mark into the audit log"))?;
         let deadline = tokio::time::Instant::now() + LIMIT;
         while tokio::time::Instant::now() < deadline {
             if audit.since(&before)?.iter().any(|e| e.uri == path) {
@@ -294,12 +247,7 @@ impl Lab {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let (last, dir) = ("the mark is not there".to_owned(), self.dir.clone());
-        Err(LabError::NotReady {
-            what: "a request appearing in the audit log",
-            waited: LIMIT,
-            last,
-            dir,
-        })
+        Err(LabError::NotReady { what: "a request appearing in the audit log", waited: LIMIT, last, dir })
     }
 
     /// Kills the API server (SIGKILL), starts it again on the same port and store, and waits until it is ready.
@@ -346,17 +294,11 @@ impl Lab {
                 Ok(())
             }
             Kind::Existing(_) => Ok(()),
-            Kind::Attached => Err(LabError::NotOwned {
-                doing: "stop the control plane",
-                dir,
-            }),
+            Kind::Attached => Err(LabError::NotOwned { doing: "stop the control plane", dir }),
         }
     }
 
     fn not_owned(&self, doing: &'static str) -> LabError {
-        LabError::NotOwned {
-            doing,
-            dir: self.dir.clone(),
-        }
+        LabError::NotOwned { doing, dir: self.dir.clone() }
     }
 }

@@ -49,10 +49,7 @@ pub async fn put_back(
     change: &Change,
     is_right: impl Fn(&Value) -> bool,
 ) -> Result<Duration, LabError> {
-    let failed = |why: String| LabError::Operator {
-        doing: "see a change put back",
-        why,
-    };
+    let failed = |why: String| LabError::Operator { doing: "see a change put back", why };
     let kube = |error: kube::Error| failed(error.to_string());
     let before = api.get(name).await.map_err(kube)?;
     let from = before.metadata.resource_version.unwrap_or_default();
@@ -60,10 +57,7 @@ pub async fn put_back(
     let watch = api.watch(&params, &from).await.map_err(kube)?;
     let mut watch = watch.boxed();
 
-    let by = PatchParams {
-        field_manager: Some("kubectl".into()),
-        ..PatchParams::default()
-    };
+    let by = PatchParams { field_manager: Some("kubectl".into()), ..PatchParams::default() };
     match change {
         Change::Scale(replicas) => {
             let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
@@ -73,9 +67,7 @@ pub async fn put_back(
             api.patch(name, &by, &Patch::Merge(patch)).await.map_err(kube)?;
         }
         Change::Strategic(patch) => {
-            api.patch(name, &by, &Patch::Strategic(patch))
-                .await
-                .map_err(kube)?;
+            api.patch(name, &by, &Patch::Strategic(patch)).await.map_err(kube)?;
         }
     }
     let changed = Instant::now();
@@ -101,11 +93,9 @@ pub async fn put_back(
         // The correction may be seen before the answer to the change is read.
         Ok(Ok(())) => Ok(changed.elapsed()),
         Ok(Err(error)) => Err(error),
-        Err(_) => Err(failed(format!(
-            "it was not within {} s; last seen: {}",
-            LIMIT.as_secs(),
-            last["spec"]
-        ))),
+        Err(_) => {
+            Err(failed(format!("it was not within {} s; last seen: {}", LIMIT.as_secs(), last["spec"])))
+        }
     }
 }
 

@@ -214,10 +214,7 @@ impl LabError {
 
     /// A failed request with what it was for.
     pub(crate) fn kube(doing: &'static str) -> impl FnOnce(kube::Error) -> Self {
-        move |source| Self::Kube {
-            doing,
-            source: Box::new(source),
-        }
+        move |source| Self::Kube { doing, source: Box::new(source) }
     }
 
     /// The log file that tells more about this error.

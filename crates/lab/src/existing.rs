@@ -27,10 +27,7 @@ impl Existing {
     /// was named.
     pub(crate) fn open(work: WorkDir, file: Option<&Path>, context: Option<&str>) -> Result<Self, LabError> {
         let path = file.map_or_else(|| PathBuf::from("the default kubeconfig"), Path::to_owned);
-        let refused = |why: String| LabError::Kubeconfig {
-            path: path.clone(),
-            why,
-        };
+        let refused = |why: String| LabError::Kubeconfig { path: path.clone(), why };
         let read = match file {
             Some(file) => Kubeconfig::read_from(file),
             None if context.is_none() => {
@@ -39,40 +36,26 @@ impl Existing {
             None => Kubeconfig::read(),
         };
         let mut config = read.map_err(|e| refused(e.to_string()))?;
-        let context = context
-            .map(str::to_owned)
-            .or_else(|| config.current_context.clone());
+        let context = context.map(str::to_owned).or_else(|| config.current_context.clone());
         let context = context.ok_or_else(|| refused("it has no current context".to_owned()))?;
         config.contexts.retain(|c| c.name == context);
         let chosen = config.contexts.first().and_then(|c| c.context.clone());
         let chosen = chosen.ok_or_else(|| refused(format!("it has no context {context:?}")))?;
         config.clusters.retain(|c| c.name == chosen.cluster);
-        config
-            .auth_infos
-            .retain(|a| Some(&a.name) == chosen.user.as_ref());
+        config.auth_infos.retain(|a| Some(&a.name) == chosen.user.as_ref());
         config.current_context = Some(context);
         let server = server_of(&config).ok_or_else(|| refused("its cluster has no server".to_owned()))?;
         write(&admin_kubeconfig(work.path()), &config)?;
-        Ok(Self {
-            config,
-            server,
-            _work: Some(work),
-        })
+        Ok(Self { config, server, _work: Some(work) })
     }
 
     /// What another process opened in this folder.
     pub(crate) fn load(dir: &Path) -> Result<Self, LabError> {
         let path = admin_kubeconfig(dir);
-        let config = Kubeconfig::read_from(&path).map_err(|e| LabError::Kubeconfig {
-            path: path.clone(),
-            why: e.to_string(),
-        })?;
+        let config = Kubeconfig::read_from(&path)
+            .map_err(|e| LabError::Kubeconfig { path: path.clone(), why: e.to_string() })?;
         let server = server_of(&config).unwrap_or_default();
-        Ok(Self {
-            config,
-            server,
-            _work: None,
-        })
+        Ok(Self { config, server, _work: None })
     }
 
     /// The same context, acting as somebody else. The cluster must allow impersonation.
@@ -92,9 +75,7 @@ fn server_of(config: &Kubeconfig) -> Option<String> {
 }
 
 fn write(path: &Path, config: &Kubeconfig) -> Result<(), LabError> {
-    let text = serde_json::to_string(config).map_err(|e| LabError::Kubeconfig {
-        path: path.to_owned(),
-        why: e.to_string(),
-    })?;
+    let text = serde_json::to_string(config)
+        .map_err(|e| LabError::Kubeconfig { path: path.to_owned(), why: e.to_string() })?;
     write_private(path, &text)
 }

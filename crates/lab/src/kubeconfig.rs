@@ -42,11 +42,8 @@ pub(crate) fn file_for(lab: &Path, user: &str, groups: &[&str]) -> PathBuf {
         hash.update(part);
     }
     let digest: String = versions::hex(&hash.finalize()).chars().take(8).collect();
-    let readable: String = user
-        .chars()
-        .take(60)
-        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
-        .collect();
+    let readable: String =
+        user.chars().take(60).map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     lab.join("users").join(format!("{readable}-{digest}.kubeconfig"))
 }
 
@@ -54,11 +51,8 @@ pub(crate) fn file_for(lab: &Path, user: &str, groups: &[&str]) -> PathBuf {
 pub(crate) fn write_private(path: &Path, text: &str) -> Result<(), LabError> {
     let temporary = path.with_extension(format!("{}.tmp", unique::token()));
     let write = || {
-        let mut file = std::fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&temporary)?;
+        let mut file =
+            std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
         file.write_all(text.as_bytes())?;
         std::fs::rename(&temporary, path)
     };

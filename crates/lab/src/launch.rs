@@ -27,12 +27,7 @@ pub(crate) async fn start_in(
     let pki = Pki::create(dir)?;
     let users = dir.join("users");
     std::fs::create_dir(&users).map_err(LabError::io("create the folder", &users))?;
-    let plan = Plan {
-        dir: dir.to_owned(),
-        assets,
-        fsync: o.fsync,
-        pki,
-    };
+    let plan = Plan { dir: dir.to_owned(), assets, fsync: o.fsync, pki };
     let mut servers = plan.start().await?;
     let mut state = LabState {
         name: name_of(dir),
@@ -70,8 +65,7 @@ pub(crate) async fn start_in(
 
 /// A lab's name is its folder's.
 pub(crate) fn name_of(dir: &Path) -> String {
-    dir.file_name()
-        .map_or_else(String::new, |n| n.to_string_lossy().into_owned())
+    dir.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned())
 }
 
 pub(crate) fn admin_kubeconfig(dir: &Path) -> PathBuf {

@@ -11,9 +11,7 @@ fn main() -> ExitCode {
     // First of all, before any thread or handler: this process is about to become another program.
     if args.next().is_some_and(|a| a == shim::FLAG) {
         let error = shim::run(args);
-        cli::output::complain(&format!(
-            "can't start the program: {error}; check its name and PATH"
-        ));
+        cli::output::complain(&format!("can't start the program: {error}; check its name and PATH"));
         return ExitCode::from(127);
     }
     cli::main()

@@ -15,10 +15,7 @@ use crate::{Child, ChildSpec, Lab, LabError, binary, hold};
 pub const NAMESPACE: &str = "kubesentry-system";
 /// The operator's user: its ServiceAccount.
 pub const USER: &str = "system:serviceaccount:kubesentry-system:kubesentry";
-const GROUPS: [&str; 2] = [
-    "system:serviceaccounts",
-    "system:serviceaccounts:kubesentry-system",
-];
+const GROUPS: [&str; 2] = ["system:serviceaccounts", "system:serviceaccounts:kubesentry-system"];
 
 /// What `config/default` installs besides the CRD and the Deployment of the operator.
 const MANIFESTS: [&str; 9] = [
@@ -48,14 +45,7 @@ pub async fn install(lab: &Lab) -> Result<(), LabError> {
         text.push_str(manifest);
     }
     let mut kubectl = lab.kubectl();
-    kubectl.args([
-        "apply",
-        "--server-side",
-        "--force-conflicts",
-        "--field-manager=installer",
-        "-f",
-        "-",
-    ]);
+    kubectl.args(["apply", "--server-side", "--force-conflicts", "--field-manager=installer", "-f", "-"]);
     let mut child = kubectl
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -66,9 +56,7 @@ pub async fn install(lab: &Lab) -> Result<(), LabError> {
         // A kubectl that ended early says why below.
         let _ = input.write_all(text.as_bytes());
     }
-    let done = child
-        .wait_with_output()
-        .map_err(|error| failed("run kubectl", error.to_string()))?;
+    let done = child.wait_with_output().map_err(|error| failed("run kubectl", error.to_string()))?;
     if !done.status.success() {
         return Err(failed(
             "install the CRD and the roles",
@@ -106,16 +94,9 @@ impl Operator {
         let spec = ChildSpec::new(binary("kubesentry")?, log)
             .args(["run", "--kubeconfig"])
             .args([kubeconfig])
-            .args([
-                format!("--health-address={health}"),
-                format!("--metrics-address={metrics}"),
-            ])
+            .args([format!("--health-address={health}"), format!("--metrics-address={metrics}")])
             .args(flags);
-        let mut operator = Self {
-            child: Child::spawn(spec)?,
-            health,
-            metrics,
-        };
+        let mut operator = Self { child: Child::spawn(spec)?, health, metrics };
         let deadline = Instant::now() + READY_WITHIN;
         loop {
             match get(operator.health, "/readyz") {
@@ -159,9 +140,7 @@ impl Operator {
         let (_, text) = get(self.metrics, "/metrics")
             .map_err(|error| failed("read the operator's metrics", error.to_string()))?;
         let lines = text.lines().filter(|line| line.starts_with(name));
-        Ok(lines
-            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
-            .sum())
+        Ok(lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())
     }
 
     /// Stops it as Kubernetes would (SIGTERM, then SIGKILL) and answers how it ended.
@@ -195,14 +174,7 @@ fn get(address: SocketAddr, path: &str) -> std::io::Result<(u16, String)> {
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
-    let code = answer
-        .split(' ')
-        .nth(1)
-        .and_then(|code| code.parse().ok())
-        .unwrap_or_default();
-    let body = answer
-        .split_once("\r\n\r\n")
-        .map_or("", |(_, body)| body)
-        .to_owned();
+    let code = answer.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or_default();
+    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body).to_owned();
     Ok((code, body))
 }

@@ -35,10 +35,7 @@ pub fn binary(name: &str) -> Result<PathBuf, LabError> {
     if is_executable(&path) {
         Ok(path)
     } else {
-        Err(LabError::BinaryMissing {
-            name: name.to_owned(),
-            looked: folder,
-        })
+        Err(LabError::BinaryMissing { name: name.to_owned(), looked: folder })
     }
 }
 
@@ -67,10 +64,7 @@ mod tests {
             |x: Option<&str>, h: Option<&str>| cache_root_from(x.map(Into::into), h.map(Into::into)).ok();
         assert_eq!(path(Some("/x"), Some("/h")), Some("/x/kubesentry".into()));
         assert_eq!(path(None, Some("/h")), Some("/h/.cache/kubesentry".into()));
-        assert_eq!(
-            path(Some("relative"), Some("/h")),
-            Some("/h/.cache/kubesentry".into())
-        );
+        assert_eq!(path(Some("relative"), Some("/h")), Some("/h/.cache/kubesentry".into()));
         assert_eq!(path(None, Some("")), None);
     }
 

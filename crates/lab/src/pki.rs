@@ -32,9 +32,7 @@ pub(crate) struct Identity {
 
 impl Pki {
     pub(crate) fn at(lab: &Path) -> Self {
-        Self {
-            folder: lab.join("pki"),
-        }
+        Self { folder: lab.join("pki") }
     }
 
     /// Makes the CA, the API server's certificate and the key that signs service account tokens.
@@ -46,13 +44,7 @@ impl Pki {
         write_private(&pki.ca(), &certificate.pem())?;
         write_private(&pki.ca_key(), &key.serialize_pem())?;
 
-        let names = [
-            "localhost",
-            "127.0.0.1",
-            SERVICE_ADDRESS,
-            "kubernetes.default.svc",
-        ]
-        .map(str::to_owned);
+        let names = ["localhost", "127.0.0.1", SERVICE_ADDRESS, "kubernetes.default.svc"].map(str::to_owned);
         let mut params = CertificateParams::new(names).map_err(failed("the API server"))?;
         params.distinguished_name = name("kube-apiserver", &[]);
         let server = pki.sign(params, ExtendedKeyUsagePurpose::ServerAuth, "the API server")?;
@@ -86,19 +78,13 @@ impl Pki {
     ) -> Result<Identity, LabError> {
         let file = self.ca_key();
         let text = std::fs::read_to_string(&file).map_err(LabError::io("read", &file))?;
-        let issuer = Issuer::new(
-            ca_params()?,
-            KeyPair::from_pem(&text).map_err(failed("the lab's CA"))?,
-        );
+        let issuer = Issuer::new(ca_params()?, KeyPair::from_pem(&text).map_err(failed("the lab's CA"))?);
         (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2120, 1, 1));
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![usage];
         let key = new_key(subject)?;
         let certificate = params.signed_by(&key, &issuer).map_err(failed(subject))?;
-        Ok(Identity {
-            certificate: certificate.pem(),
-            key: key.serialize_pem(),
-        })
+        Ok(Identity { certificate: certificate.pem(), key: key.serialize_pem() })
     }
 
     pub(crate) fn ca(&self) -> PathBuf {
@@ -126,11 +112,8 @@ fn ca_params() -> Result<CertificateParams, LabError> {
     let mut params = CertificateParams::new([]).map_err(failed("the lab's CA"))?;
     params.distinguished_name = name("kubesentry-lab", &[]);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.key_usages = vec![
-        KeyUsagePurpose::KeyCertSign,
-        KeyUsagePurpose::CrlSign,
-        KeyUsagePurpose::DigitalSignature,
-    ];
+    params.key_usages =
+        vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
     (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2120, 1, 1));
     Ok(params)
 }
@@ -140,10 +123,9 @@ fn name(user: &str, groups: &[&str]) -> DistinguishedName {
     /// one with the same number are two.
     const ORGANIZATION: [u64; 4] = [2, 5, 4, 10];
     let mut name = DistinguishedName::new();
-    for (group, kind) in groups.iter().zip([
-        DnType::OrganizationName,
-        DnType::CustomDnType(ORGANIZATION.to_vec()),
-    ]) {
+    for (group, kind) in
+        groups.iter().zip([DnType::OrganizationName, DnType::CustomDnType(ORGANIZATION.to_vec())])
+    {
         name.push(kind, *group);
     }
     name.push(DnType::CommonName, user);
@@ -156,8 +138,5 @@ fn new_key(subject: &str) -> Result<KeyPair, LabError> {
 
 fn failed(subject: &str) -> impl FnOnce(rcgen::Error) -> LabError {
     let subject = subject.to_owned();
-    move |e| LabError::Certificate {
-        subject,
-        why: e.to_string(),
-    }
+    move |e| LabError::Certificate { subject, why: e.to_string() }
 }

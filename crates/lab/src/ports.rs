@@ -52,27 +52,16 @@ fn hold_with(
         }
         let port = range.0 + u16::try_from(random() % width).unwrap_or(0);
         match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
-            Ok(listener) => held.push(Held {
-                port,
-                _listener: listener,
-            }),
+            Ok(listener) => held.push(Held { port, _listener: listener }),
             Err(e) => why = e.to_string(),
         }
     }
-    if held.len() == wanted {
-        Ok(held)
-    } else {
-        Err(LabError::NoPorts { wanted, range, why })
-    }
+    if held.len() == wanted { Ok(held) } else { Err(LabError::NoPorts { wanted, range, why }) }
 }
 
 /// The error for asking more ports of a set than it has.
 pub(crate) fn none_left() -> LabError {
-    LabError::NoPorts {
-        wanted: 1,
-        range: RANGE,
-        why: "all held ones are in use".to_owned(),
-    }
+    LabError::NoPorts { wanted: 1, range: RANGE, why: "all held ones are in use".to_owned() }
 }
 
 /// Whether this process listens on this port of 127.0.0.1, by `/proc`. A successful connection would not tell: the
@@ -109,12 +98,7 @@ mod tests {
         ports.sort_unstable();
         ports.dedup();
         assert_eq!(ports.len(), 8);
-        assert!(
-            ports
-                .iter()
-                .all(|p| (RANGE.0..=RANGE.1).contains(p) && *p < 32_768),
-            "{ports:?}"
-        );
+        assert!(ports.iter().all(|p| (RANGE.0..=RANGE.1).contains(p) && *p < 32_768), "{ports:?}");
     }
 
     #[test]

@@ -38,11 +38,7 @@ pub struct ChildSpec {
 impl ChildSpec {
     /// A program that logs to a file.
     pub fn new(program: impl Into<PathBuf>, log: impl Into<PathBuf>) -> Self {
-        Self {
-            program: program.into(),
-            log: log.into(),
-            ..Self::default()
-        }
+        Self { program: program.into(), log: log.into(), ..Self::default() }
     }
 
     /// Adds arguments.
@@ -74,19 +70,12 @@ impl Child {
     /// Starts a child in a process group of its own, its input closed and its output appended to `spec.log`.
     pub fn spawn(spec: ChildSpec) -> Result<Self, LabError> {
         let open = || {
-            let log = std::fs::OpenOptions::new()
-                .create(true)
-                .append(true)
-                .open(&spec.log)?;
+            let log = std::fs::OpenOptions::new().create(true).append(true).open(&spec.log)?;
             Ok((log.try_clone()?, log))
         };
         let (out, err) = open().map_err(LabError::io("open the log file", &spec.log))?;
         let mut command = through_shim(&spec)?;
-        command
-            .stdin(Stdio::null())
-            .stdout(out)
-            .stderr(err)
-            .process_group(0);
+        command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
         Self::start(command, spec, true)
     }
 
@@ -99,17 +88,8 @@ impl Child {
 
     fn start(command: Command, spec: ChildSpec, own_group: bool) -> Result<Self, LabError> {
         match spawn_on_thread(command) {
-            Ok(inner) => Ok(Self {
-                inner,
-                program: spec.program,
-                log: spec.log,
-                own_group,
-                exited: None,
-            }),
-            Err(source) => Err(LabError::Spawn {
-                program: spec.program,
-                source,
-            }),
+            Ok(inner) => Ok(Self { inner, program: spec.program, log: spec.log, own_group, exited: None }),
+            Err(source) => Err(LabError::Spawn { program: spec.program, source }),
         }
     }
 
@@ -174,11 +154,7 @@ impl Child {
             // Between `fork` and `setpgid` there is no such group yet.
             let _ = kill_process(pid, Signal::KILL);
         }
-        self.exited = Some(
-            self.inner
-                .wait()
-                .unwrap_or(ExitStatus::from_raw(Signal::KILL.as_raw())),
-        );
+        self.exited = Some(self.inner.wait().unwrap_or(ExitStatus::from_raw(Signal::KILL.as_raw())));
     }
 
     /// Asks it to end (SIGTERM), kills it after the grace.
@@ -212,10 +188,7 @@ impl Drop for Child {
 
 fn through_shim(spec: &ChildSpec) -> Result<Command, LabError> {
     let mut command = Command::new(binary("sentry-lab")?);
-    command
-        .arg(shim::FLAG)
-        .arg(std::process::id().to_string())
-        .arg("--");
+    command.arg(shim::FLAG).arg(std::process::id().to_string()).arg("--");
     command.arg(&spec.program).args(&spec.args);
     if spec.clean_env {
         command.env_clear();
@@ -246,18 +219,14 @@ fn spawn_on_thread(command: Command) -> std::io::Result<std::process::Child> {
             sender
         } else {
             let (sender, requests) = mpsc::channel::<Request>();
-            std::thread::Builder::new()
-                .name("lab-children".to_owned())
-                .spawn(move || {
-                    for Request { mut command, reply } in requests {
-                        let _ = reply.send(command.spawn());
-                    }
-                })?;
+            std::thread::Builder::new().name("lab-children".to_owned()).spawn(move || {
+                for Request { mut command, reply } in requests {
+                    let _ = reply.send(command.spawn());
+                }
+            })?;
             spawner.insert(sender)
         };
-        sender
-            .send(Request { command, reply })
-            .map_err(std::io::Error::other)?;
+        sender.send(Request { command, reply }).map_err(std::io::Error::other)?;
     }
     answer.recv().map_err(std::io::Error::other)?
 }

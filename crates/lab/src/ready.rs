@@ -42,18 +42,8 @@ where
             Err(_) => format!("no answer within {} s", REQUEST.as_secs()),
         };
         if Instant::now() >= deadline {
-            let dir = servers
-                .api
-                .log()
-                .parent()
-                .unwrap_or(std::path::Path::new("."))
-                .to_owned();
-            return Err(LabError::NotReady {
-                what,
-                waited: LIMIT,
-                last,
-                dir,
-            });
+            let dir = servers.api.log().parent().unwrap_or(std::path::Path::new(".")).to_owned();
+            return Err(LabError::NotReady { what, waited: LIMIT, last, dir });
         }
         tokio::time::sleep(Duration::from_millis(25)).await;
     }
@@ -63,25 +53,16 @@ where
 pub(crate) async fn api(servers: &mut Servers, admin: &Client, plain: &Client) -> Result<(), LabError> {
     until("the API server being ready", servers, || get(admin, "/readyz")).await?;
     until("a write and a list", servers, || write_and_list(admin)).await?;
-    until("RBAC letting a plain user discover the API", servers, || {
-        get(plain, "/api")
-    })
-    .await
+    until("RBAC letting a plain user discover the API", servers, || get(plain, "/api")).await
 }
 
 async fn get(client: &Client, path: &str) -> Result<(), String> {
     let request = http_get(path)?;
-    client
-        .request_text(request)
-        .await
-        .map(drop)
-        .map_err(|e| e.to_string())
+    client.request_text(request).await.map(drop).map_err(|e| e.to_string())
 }
 
 fn http_get(path: &str) -> Result<http::Request<Vec<u8>>, String> {
-    http::Request::get(path)
-        .body(Vec::new())
-        .map_err(|e| e.to_string())
+    http::Request::get(path).body(Vec::new()).map_err(|e| e.to_string())
 }
 
 async fn write_and_list(admin: &Client) -> Result<(), String> {
@@ -90,20 +71,11 @@ async fn write_and_list(admin: &Client) -> Result<(), String> {
     namespaces.get(NAMESPACE).await.map_err(says)?;
     let maps: Api<ConfigMap> = Api::namespaced(admin.clone(), NAMESPACE);
     let name = format!("lab-probe-{}", unique::token());
-    maps.create(&PostParams::default(), &config_map(&name, None)?)
-        .await
-        .map_err(says)?;
+    maps.create(&PostParams::default(), &config_map(&name, None)?).await.map_err(says)?;
     let seen = maps.list(&ListParams::default()).await.map_err(says)?;
-    let found = seen
-        .items
-        .iter()
-        .any(|m| m.metadata.name.as_deref() == Some(&name));
+    let found = seen.items.iter().any(|m| m.metadata.name.as_deref() == Some(&name));
     maps.delete(&name, &DeleteParams::default()).await.map_err(says)?;
-    if found {
-        Ok(())
-    } else {
-        Err(format!("ConfigMap {name} was written but not listed"))
-    }
+    if found { Ok(()) } else { Err(format!("ConfigMap {name} was written but not listed")) }
 }
 
 /// The garbage collector has done its first sync: an object whose owner doesn't exist goes away.
@@ -111,24 +83,17 @@ pub(crate) async fn collector(servers: &mut Servers, admin: &Client) -> Result<(
     let maps: Api<ConfigMap> = Api::namespaced(admin.clone(), NAMESPACE);
     let name = format!("lab-orphan-{}", unique::token());
     let orphan = config_map(&name, Some("lab-owner-that-never-was"));
-    let orphan = orphan.map_err(|why| LabError::State {
-        path: name.clone().into(),
-        why,
-    })?;
+    let orphan = orphan.map_err(|why| LabError::State { path: name.clone().into(), why })?;
     maps.create(&PostParams::default(), &orphan)
         .await
         .map_err(LabError::kube("write the collector's probe"))?;
-    until(
-        "the garbage collector collecting an object without owner",
-        servers,
-        || async {
-            match maps.get_opt(&name).await {
-                Ok(None) => Ok(()),
-                Ok(Some(_)) => Err("it is still there".to_owned()),
-                Err(e) => Err(e.to_string()),
-            }
-        },
-    )
+    until("the garbage collector collecting an object without owner", servers, || async {
+        match maps.get_opt(&name).await {
+            Ok(None) => Ok(()),
+            Ok(Some(_)) => Err("it is still there".to_owned()),
+            Err(e) => Err(e.to_string()),
+        }
+    })
     .await
 }
 

@@ -58,10 +58,7 @@ impl Plan {
 
     fn spec(&self, program: Program) -> Result<ChildSpec, LabError> {
         let log = self.dir.join(format!("{}.log", program.name()));
-        let spec = ChildSpec {
-            clean_env: true,
-            ..ChildSpec::new(self.program(program)?, log)
-        };
+        let spec = ChildSpec { clean_env: true, ..ChildSpec::new(self.program(program)?, log) };
         Ok(spec.env("HOME", &self.dir))
     }
 
@@ -155,25 +152,14 @@ impl Plan {
     async fn start_on(&self, mut held: Vec<ports::Held>) -> Result<Servers, LabError> {
         let mut next = || held.pop().ok_or_else(ports::none_left);
         let (etcd, peer, api) = (next()?, next()?, next()?);
-        let ports = Ports {
-            etcd: etcd.release(),
-            peer: peer.release(),
-            api: api.port(),
-        };
+        let ports = Ports { etcd: etcd.release(), peer: peer.release(), api: api.port() };
         let mut etcd = Child::spawn(self.etcd(ports)?)?;
-        self.wait_for_port(&mut etcd, ports.etcd, "etcd listening")
-            .await?;
+        self.wait_for_port(&mut etcd, ports.etcd, "etcd listening").await?;
         let command = self.api_server(ports)?;
         api.release();
         let api = Child::spawn(command)?;
-        let mut servers = Servers {
-            controllers: None,
-            api,
-            etcd,
-            ports,
-        };
-        self.wait_for_port(&mut servers.api, ports.api, "kube-apiserver listening")
-            .await?;
+        let mut servers = Servers { controllers: None, api, etcd, ports };
+        self.wait_for_port(&mut servers.api, ports.api, "kube-apiserver listening").await?;
         Ok(servers)
     }
 
@@ -184,12 +170,7 @@ impl Plan {
             still_runs(child)?;
             if tokio::time::Instant::now() >= deadline {
                 let (last, dir) = (format!("it does not listen on port {port}"), self.dir.clone());
-                return Err(LabError::NotReady {
-                    what,
-                    waited: LIMIT,
-                    last,
-                    dir,
-                });
+                return Err(LabError::NotReady { what, waited: LIMIT, last, dir });
             }
             tokio::time::sleep(Duration::from_millis(15)).await;
         }
@@ -205,12 +186,7 @@ impl Plan {
     pub(crate) async fn restart_api_server(&self, servers: &mut Servers) -> Result<(), LabError> {
         servers.api.kill();
         servers.api = Child::spawn(self.api_server(servers.ports)?)?;
-        self.wait_for_port(
-            &mut servers.api,
-            servers.ports.api,
-            "kube-apiserver listening again",
-        )
-        .await
+        self.wait_for_port(&mut servers.api, servers.ports.api, "kube-apiserver listening again").await
     }
 }
 
@@ -251,10 +227,7 @@ pub(crate) fn etcd_url(ports: Ports) -> String {
 }
 
 fn name(child: &Child) -> String {
-    child
-        .program()
-        .file_name()
-        .map_or_else(String::new, |n| n.to_string_lossy().into_owned())
+    child.program().file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned())
 }
 
 fn still_runs(child: &mut Child) -> Result<(), LabError> {
@@ -284,18 +257,12 @@ fn telling_line(log: &str) -> &str {
 }
 
 fn is_port_clash(error: &LabError) -> bool {
-    let text = error
-        .log()
-        .and_then(|log| std::fs::read(log).ok())
-        .unwrap_or_default();
+    let text = error.log().and_then(|log| std::fs::read(log).ok()).unwrap_or_default();
     tells_of_a_taken_port(&String::from_utf8_lossy(&text))
 }
 
 fn tells_of_a_taken_port(log: &str) -> bool {
-    log.lines()
-        .rev()
-        .take(40)
-        .any(|l| l.contains("address already in use"))
+    log.lines().rev().take(40).any(|l| l.contains("address already in use"))
 }
 
 #[cfg(test)]

@@ -17,16 +17,11 @@ pub const FLAG: &str = "--child";
 /// Becomes the program named by `args` (`PPID -- program args...`); returns only when that failed.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> Error {
     let mut args = args.into_iter();
-    let parent = args
-        .next()
-        .and_then(|p| p.to_str().and_then(|p| p.parse::<i32>().ok()));
+    let parent = args.next().and_then(|p| p.to_str().and_then(|p| p.parse::<i32>().ok()));
     let separator = args.next();
     let (Some(parent), Some(true), Some(program)) = (parent, separator.map(|s| s == "--"), args.next())
     else {
-        return Error::new(
-            ErrorKind::InvalidInput,
-            "usage: sentry-lab --child PPID -- program [args...]",
-        );
+        return Error::new(ErrorKind::InvalidInput, "usage: sentry-lab --child PPID -- program [args...]");
     };
     if let Err(e) = set_parent_process_death_signal(Some(Signal::KILL)) {
         return e.into();

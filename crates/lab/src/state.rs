@@ -62,18 +62,13 @@ impl LabState {
     pub fn read(dir: &Path) -> Result<Self, LabError> {
         let path = dir.join(FILE);
         let text = std::fs::read_to_string(&path).map_err(LabError::io("read", &path))?;
-        serde_json::from_str(&text).map_err(|e| LabError::State {
-            path,
-            why: e.to_string(),
-        })
+        serde_json::from_str(&text).map_err(|e| LabError::State { path, why: e.to_string() })
     }
 
     pub(crate) fn write(&self, dir: &Path) -> Result<(), LabError> {
         let path = dir.join(FILE);
-        let text = serde_json::to_string_pretty(self).map_err(|e| LabError::State {
-            path: path.clone(),
-            why: e.to_string(),
-        })?;
+        let text = serde_json::to_string_pretty(self)
+            .map_err(|e| LabError::State { path: path.clone(), why: e.to_string() })?;
         write_private(&path, &text)
     }
 }

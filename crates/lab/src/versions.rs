@@ -76,18 +76,12 @@ impl Versions {
 fn required<'a>(go_mod: &'a str, path: &str) -> Option<&'a str> {
     go_mod.lines().find_map(|line| {
         let mut words = line.trim().trim_start_matches("require ").split_whitespace();
-        (words.next() == Some(path))
-            .then(|| words.next())
-            .flatten()
-            .filter(|v| v.starts_with('v'))
+        (words.next() == Some(path)).then(|| words.next()).flatten().filter(|v| v.starts_with('v'))
     })
 }
 
 fn go_directive(go_mod: &str) -> Option<&str> {
-    go_mod
-        .lines()
-        .find_map(|line| line.strip_prefix("go "))
-        .map(str::trim)
+    go_mod.lines().find_map(|line| line.strip_prefix("go ")).map(str::trim)
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
@@ -105,10 +99,7 @@ mod tests {
     fn the_versions_come_from_the_tool_modules() {
         let v = Versions::pinned();
         for version in [&v.kubernetes, &v.etcd] {
-            assert!(
-                version.starts_with('v') && version.split('.').count() == 3,
-                "{version}"
-            );
+            assert!(version.starts_with('v') && version.split('.').count() == 3, "{version}");
         }
         assert_eq!(v.kubernetes_minor().0, "1");
         assert!(v.folder().starts_with("k8s-v1."), "{}", v.folder());
@@ -118,10 +109,7 @@ mod tests {
     #[test]
     fn a_require_line_is_found_in_both_forms_and_a_replace_is_not_one() {
         assert_eq!(required("require a/b v1.2.3\n", "a/b"), Some("v1.2.3"));
-        assert_eq!(
-            required("require (\n\ta/b v1.2.3 // indirect\n)\n", "a/b"),
-            Some("v1.2.3")
-        );
+        assert_eq!(required("require (\n\ta/b v1.2.3 // indirect\n)\n", "a/b"), Some("v1.2.3"));
         assert_eq!(required("\ta/b => a/b v0.1.0\n", "a/b"), None);
     }
 }

@@ -55,11 +55,7 @@ impl WorkDir {
         }
         let lock = open_lock(&path.join(LOCK))?;
         lock.lock().map_err(LabError::io("lock", &path))?;
-        Ok(Self {
-            path,
-            keep: false,
-            _lock: lock,
-        })
+        Ok(Self { path, keep: false, _lock: lock })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -77,11 +73,7 @@ impl Drop for WorkDir {
         if !self.keep {
             // Out of the way first: the name may be taken again while the files are being removed.
             let gone = self.path.with_file_name(format!(".gone-{}", unique::token()));
-            let path = if std::fs::rename(&self.path, &gone).is_ok() {
-                &gone
-            } else {
-                &self.path
-            };
+            let path = if std::fs::rename(&self.path, &gone).is_ok() { &gone } else { &self.path };
             let _ = std::fs::remove_dir_all(path);
             return;
         }
@@ -107,18 +99,14 @@ pub fn running() -> Result<Vec<Running>, LabError> {
         .flatten()
         .map(|e| e.path())
         .filter(|dir| is_held(dir) && !is_hidden(dir))
-        .map(|dir| Running {
-            state: LabState::read(&dir).ok(),
-            dir,
-        })
+        .map(|dir| Running { state: LabState::read(&dir).ok(), dir })
         .collect();
     found.sort_by(|a, b| a.dir.cmp(&b.dir));
     Ok(found)
 }
 
 fn is_hidden(dir: &Path) -> bool {
-    dir.file_name()
-        .is_some_and(|n| n.to_string_lossy().starts_with('.'))
+    dir.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.'))
 }
 
 /// Whether an owner lives.
@@ -138,18 +126,12 @@ fn check(name: &str) -> Result<(), LabError> {
     if name.len() <= 40 && name.starts_with(|c: char| c.is_ascii_lowercase()) && name.chars().all(good) {
         Ok(())
     } else {
-        Err(LabError::BadName {
-            name: name.to_owned(),
-        })
+        Err(LabError::BadName { name: name.to_owned() })
     }
 }
 
 fn open_lock(path: &Path) -> Result<File, LabError> {
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(path);
+    let file = File::options().create(true).truncate(false).write(true).open(path);
     file.map_err(LabError::io("open the lock file", path))
 }
 
@@ -160,12 +142,8 @@ fn sweep(root: &Path, wanted: &str) {
         if !dir.is_dir() || is_held(&dir) {
             continue;
         }
-        let failed = std::fs::metadata(dir.join(FAILED))
-            .and_then(|m| m.modified())
-            .ok();
-        let fresh = failed
-            .and_then(|t| t.elapsed().ok())
-            .is_some_and(|age| age < KEEP_FAILED);
+        let failed = std::fs::metadata(dir.join(FAILED)).and_then(|m| m.modified()).ok();
+        let fresh = failed.and_then(|t| t.elapsed().ok()).is_some_and(|age| age < KEEP_FAILED);
         if !fresh || dir.ends_with(wanted) {
             let _ = std::fs::remove_dir_all(&dir);
         }

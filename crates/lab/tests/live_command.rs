@@ -14,10 +14,7 @@ use tokio::time::sleep;
 /// The command, outside of any surrounding test run.
 fn sentry_lab(args: &[&str]) -> Command {
     let mut command = Command::new(binary("sentry-lab").expect("the command"));
-    command
-        .args(args)
-        .env_remove(kubesentry_lab::SHARED_ENV)
-        .stdin(Stdio::null());
+    command.args(args).env_remove(kubesentry_lab::SHARED_ENV).stdin(Stdio::null());
     command
 }
 
@@ -26,20 +23,11 @@ struct Guard(std::process::Child);
 
 impl Guard {
     fn spawn(args: &[&str]) -> Self {
-        Self(
-            sentry_lab(args)
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .expect("a process"),
-        )
+        Self(sentry_lab(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a process"))
     }
 
     fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.0.id())
-            .ok()
-            .and_then(rustix::process::Pid::from_raw)
-            .expect("a pid");
+        let pid = i32::try_from(self.0.id()).ok().and_then(rustix::process::Pid::from_raw).expect("a pid");
         rustix::process::kill_process(pid, signal).expect("a signal");
     }
 
@@ -69,27 +57,15 @@ impl Guard {
 
     /// Folders and processes of labs with a unique name that it started.
     fn left(&self) -> Vec<String> {
-        let prefix = cache_root()
-            .expect("a cache")
-            .join("labs")
-            .join(format!("lab-{}-", self.0.id()));
+        let prefix = cache_root().expect("a cache").join("labs").join(format!("lab-{}-", self.0.id()));
         let prefix = prefix.to_string_lossy().into_owned();
-        let names = |dir: &Path| {
-            std::fs::read_dir(dir)
-                .into_iter()
-                .flatten()
-                .flatten()
-                .map(|e| e.path())
-        };
+        let names = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path());
         let folders =
             names(Path::new(&prefix).parent().expect("a folder")).map(|p| p.to_string_lossy().into_owned());
         let commands = names(Path::new("/proc"))
             .filter_map(|p| std::fs::read(p.join("cmdline")).ok())
             .map(|c| String::from_utf8_lossy(&c).replace('\0', " "));
-        folders
-            .chain(commands)
-            .filter(|line| line.contains(&prefix))
-            .collect()
+        folders.chain(commands).filter(|line| line.contains(&prefix)).collect()
     }
 }
 
@@ -107,17 +83,9 @@ async fn a_killed_owner_takes_servers_and_command_with_it_and_its_folder_is_swep
     assert_eq!(state.pids.values().filter(|p| lives(**p)).count(), 3);
     owner.signal(Signal::KILL);
     owner.end().await;
-    eventually("the servers gone", async || {
-        !state.pids.values().any(|p| lives(*p))
-    })
-    .await;
+    eventually("the servers gone", async || !state.pids.values().any(|p| lives(*p))).await;
     assert!(dir.exists(), "nobody was left to remove it");
-    Lab::start(API)
-        .await
-        .expect("a lab")
-        .stop()
-        .await
-        .expect("a stop");
+    Lab::start(API).await.expect("a lab").stop().await.expect("a stop");
     assert!(!dir.exists(), "the next start sweeps it");
 }
 
@@ -132,32 +100,21 @@ async fn an_interrupt_at_any_moment_of_the_start_leaves_nothing() {
         assert!(!status.success(), "after {milliseconds} ms: {status}");
         assert_eq!(owner.left(), Vec::<String>::new(), "after {milliseconds} ms");
     }
-    let status = sentry_lab(&["test", "--layer", "api", "--", "true"])
-        .status()
-        .expect("a status");
+    let status = sentry_lab(&["test", "--layer", "api", "--", "true"]).status().expect("a status");
     assert!(status.success());
 }
 
 #[tokio::test]
 async fn a_command_gives_its_exit_code_and_leaves_no_process() {
     let script = "sleep 62.25 & trap '' TERM; (sleep 62.25 & exit 0); exit 7";
-    let out = sentry_lab(&["test", "--layer", "api", "--", "sh", "-c", script])
-        .output()
-        .expect("an output");
-    assert_eq!(
-        out.status.code(),
-        Some(7),
-        "{}",
-        String::from_utf8_lossy(&out.stderr)
-    );
+    let out = sentry_lab(&["test", "--layer", "api", "--", "sh", "-c", script]).output().expect("an output");
+    assert_eq!(out.status.code(), Some(7), "{}", String::from_utf8_lossy(&out.stderr));
     let sleeping = std::fs::read_dir("/proc")
         .expect("/proc")
         .flatten()
         .any(|e| std::fs::read(e.path().join("cmdline")).is_ok_and(|c| c == b"sleep\x0062.25\0"));
     assert!(!sleeping);
-    let out = sentry_lab(&["test", "--layer", "api", "--", "no-such-program"])
-        .output()
-        .expect("an output");
+    let out = sentry_lab(&["test", "--layer", "api", "--", "no-such-program"]).output().expect("an output");
     assert_eq!(out.status.code(), Some(127));
     assert!(String::from_utf8_lossy(&out.stderr).contains("can't start the program"));
 }
@@ -188,18 +145,12 @@ async fn up_outlives_its_command_until_down() {
     assert!(again.0 == Some(0) && again.1.contains("already up"), "{again:?}");
     assert!(said(&["list"]).1.contains(&name));
     let namespaces = said(&["kubectl", "--name", &name, "--", "get", "namespaces"]);
-    assert!(
-        namespaces.0 == Some(0) && namespaces.1.contains("kube-system"),
-        "{namespaces:?}"
-    );
+    assert!(namespaces.0 == Some(0) && namespaces.1.contains("kube-system"), "{namespaces:?}");
     let lab = Lab::attach_named(&name).await.expect("an attached lab");
     let down = said(&["down", "--name", &name]);
     assert_eq!(down.0, Some(0), "{}", down.1);
     assert!(!lab.dir().exists());
     assert!(!lab.state().pids.values().any(|p| lives(*p)));
     assert_eq!(said(&["down", "--name", &name]).0, Some(1));
-    assert!(matches!(
-        Lab::attach_named(&name).await,
-        Err(LabError::NotRunning { .. })
-    ));
+    assert!(matches!(Lab::attach_named(&name).await, Err(LabError::NotRunning { .. })));
 }

@@ -62,10 +62,7 @@ async fn two_labs_run_side_by_side_and_leave_nothing() {
     assert!(seen(&one).await);
     assert!(!seen(&two).await);
 
-    let pids: Vec<u32> = [&one, &two]
-        .iter()
-        .flat_map(|l| l.state().pids.values().copied())
-        .collect();
+    let pids: Vec<u32> = [&one, &two].iter().flat_map(|l| l.state().pids.values().copied()).collect();
     assert_eq!(pids.iter().filter(|p| lives(**p)).count(), 4);
     let dirs = [one.dir().to_owned(), two.dir().to_owned()];
     one.stop().await.expect("a stop");
@@ -80,15 +77,9 @@ async fn a_plain_user_is_refused_until_user_or_group_is_bound() {
     let admin = lab.admin().await.expect("a client");
     let namespace = lab.namespace("users").await.expect("a namespace");
     let by_name = lab.client_for("lab:ann", &[]).await.expect("a client");
-    let by_group = lab
-        .client_for("lab:ben", &["lab:other", &namespace])
-        .await
-        .expect("a client");
+    let by_group = lab.client_for("lab:ben", &["lab:other", &namespace]).await.expect("a client");
     let list = async |c: &Client| code(maps(c, &namespace).list(&ListParams::default()).await);
-    assert_eq!(
-        (list(&admin).await, list(&by_name).await, list(&by_group).await),
-        (200, 403, 403)
-    );
+    assert_eq!((list(&admin).await, list(&by_name).await, list(&by_group).await), (200, 403, 403));
 
     let bindings: Api<RoleBinding> = Api::namespaced(admin.clone(), &namespace);
     for (kind, subject) in [("User", "lab:ann"), ("Group", &namespace)] {
@@ -97,15 +88,10 @@ async fn a_plain_user_is_refused_until_user_or_group_is_bound() {
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:aggregate-to-view"},
             "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": subject}],
         }));
-        bindings
-            .create(&PostParams::default(), &binding)
-            .await
-            .expect("a binding");
+        bindings.create(&PostParams::default(), &binding).await.expect("a binding");
     }
-    eventually("the bindings in force", async || {
-        list(&by_name).await == 200 && list(&by_group).await == 200
-    })
-    .await;
+    eventually("the bindings in force", async || list(&by_name).await == 200 && list(&by_group).await == 200)
+        .await;
     done(lab).await;
 }
 
@@ -114,20 +100,14 @@ async fn kubeconfigs_are_private_and_the_same_for_everybody_who_asks() {
     use std::os::unix::fs::PermissionsExt;
     let lab = shared_or_own().await;
     let other = Lab::attach(lab.dir()).await.expect("an attached lab");
-    let (a, b) = (
-        lab.kubeconfig_for("lab:cleo", &["g"]),
-        other.kubeconfig_for("lab:cleo", &["g"]),
-    );
+    let (a, b) = (lab.kubeconfig_for("lab:cleo", &["g"]), other.kubeconfig_for("lab:cleo", &["g"]));
     let (a, b) = (a.expect("a file"), b.expect("a file"));
     assert_eq!(a, b);
     for file in [a.as_path(), lab.kubeconfig()] {
         let mode = std::fs::metadata(file).expect("a file").permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{}", file.display());
     }
-    assert!(matches!(
-        lab.kubeconfig_for("x", &["1", "2", "3"]),
-        Err(LabError::Certificate { .. })
-    ));
+    assert!(matches!(lab.kubeconfig_for("x", &["1", "2", "3"]), Err(LabError::Certificate { .. })));
     assert!(matches!(other.stop().await, Err(LabError::NotOwned { .. })));
     done(lab).await;
 }
@@ -137,45 +117,26 @@ async fn each_request_is_in_the_audit_log_once() {
     let lab = shared_or_own().await;
     let namespace = lab.namespace("audit").await.expect("a namespace");
     let user = format!("lab:{namespace}");
-    let client = lab
-        .client_for(&user, &["system:masters"])
-        .await
-        .expect("a client");
+    let client = lab.client_for(&user, &["system:masters"]).await.expect("a client");
     let before = lab.audit_settled().await.expect("a mark");
     let made: ConfigMap = object(json!({"metadata": {"name": "one"}}));
-    maps(&client, &namespace)
-        .create(&PostParams::default(), &made)
-        .await
-        .expect("a write");
-    maps(&client, &namespace)
-        .list(&ListParams::default())
-        .await
-        .expect("a list");
-    drop(
-        maps(&client, &namespace)
-            .watch(&WatchParams::default().timeout(1), "0")
-            .await
-            .expect("a watch"),
-    );
+    maps(&client, &namespace).create(&PostParams::default(), &made).await.expect("a write");
+    maps(&client, &namespace).list(&ListParams::default()).await.expect("a list");
+    drop(maps(&client, &namespace).watch(&WatchParams::default().timeout(1), "0").await.expect("a watch"));
     sleep(Duration::from_millis(1_500)).await;
     lab.audit_settled().await.expect("a mark");
 
     let mut mine = lab.audit().since(&before).expect("entries");
     mine.retain(|e| e.user == user);
-    let got: Vec<_> = mine
-        .iter()
-        .map(|e| (e.verb.as_str(), e.resource.as_str(), e.code, e.is_write()))
-        .collect();
+    let got: Vec<_> =
+        mine.iter().map(|e| (e.verb.as_str(), e.resource.as_str(), e.code, e.is_write())).collect();
     let expected = [
         ("create", "configmaps", 201, true),
         ("list", "configmaps", 200, false),
         ("watch", "configmaps", 200, false),
     ];
     assert_eq!(got, expected);
-    assert!(
-        mine.iter()
-            .all(|e| e.namespace == namespace && e.received_at <= e.stage_at)
-    );
+    assert!(mine.iter().all(|e| e.namespace == namespace && e.received_at <= e.stage_at));
     assert_eq!(mine.first().map(|e| e.name.as_str()), Some("one"));
     done(lab).await;
 }
@@ -189,29 +150,16 @@ async fn an_object_without_its_owner_is_collected_and_a_namespace_can_be_deleted
     let orphan: ConfigMap = object(json!({"metadata": {"name": "orphan", "ownerReferences": owner}}));
     let kept: ConfigMap = object(json!({"metadata": {"name": "kept"}}));
     for map in [&orphan, &kept] {
-        maps(&admin, &namespace)
-            .create(&PostParams::default(), map)
-            .await
-            .expect("a write");
+        maps(&admin, &namespace).create(&PostParams::default(), map).await.expect("a write");
     }
-    let there = async |name: &str| {
-        maps(&admin, &namespace)
-            .get_opt(name)
-            .await
-            .expect("an answer")
-            .is_some()
-    };
+    let there = async |name: &str| maps(&admin, &namespace).get_opt(name).await.expect("an answer").is_some();
     eventually("the orphan collected", async || !there("orphan").await).await;
     assert!(there("kept").await);
 
     let all: Api<Namespace> = Api::all(admin.clone());
-    all.delete(&namespace, &DeleteParams::default())
-        .await
-        .expect("a deletion");
-    eventually("the namespace gone", async || {
-        all.get_opt(&namespace).await.expect("an answer").is_none()
-    })
-    .await;
+    all.delete(&namespace, &DeleteParams::default()).await.expect("a deletion");
+    eventually("the namespace gone", async || all.get_opt(&namespace).await.expect("an answer").is_none())
+        .await;
     done(lab).await;
 }
 
@@ -219,10 +167,7 @@ async fn an_object_without_its_owner_is_collected_and_a_namespace_can_be_deleted
 async fn a_restarted_api_server_has_the_same_objects_address_and_audit_log() {
     let mut lab = Lab::start(API).await.expect("a lab");
     let namespace = lab.namespace("stays").await.expect("a namespace");
-    let (url, mark) = (
-        lab.api_url().to_owned(),
-        lab.audit_settled().await.expect("a mark"),
-    );
+    let (url, mark) = (lab.api_url().to_owned(), lab.audit_settled().await.expect("a mark"));
     let old = lab.state().pids.clone();
     lab.restart_api_server().await.expect("a restart");
     assert_ne!(lab.state().pids.get("kube-apiserver"), old.get("kube-apiserver"));
@@ -231,29 +176,18 @@ async fn a_restarted_api_server_has_the_same_objects_address_and_audit_log() {
     assert!(all.get_opt(&namespace).await.expect("an answer").is_some());
     lab.audit_settled().await.expect("a mark");
     let entries = lab.audit().since(&mark).expect("entries");
-    assert!(
-        entries
-            .iter()
-            .any(|e| e.resource == "namespaces" && e.name == namespace)
-    );
+    assert!(entries.iter().any(|e| e.resource == "namespaces" && e.name == namespace));
     lab.stop().await.expect("a stop");
 }
 
 #[tokio::test]
 async fn kubectl_takes_nothing_from_the_environment() {
     let lab = shared_or_own().await;
-    let out = lab
-        .kubectl()
-        .args(["get", "namespaces", "-o", "name"])
-        .output()
-        .expect("kubectl");
+    let out = lab.kubectl().args(["get", "namespaces", "-o", "name"]).output().expect("kubectl");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     assert!(String::from_utf8_lossy(&out.stdout).contains("namespace/kube-system"));
-    let env: BTreeMap<_, _> = lab
-        .kubectl()
-        .get_envs()
-        .map(|(k, v)| (k.to_owned(), v.map(Path::new).map(PathBuf::from)))
-        .collect();
+    let env: BTreeMap<_, _> =
+        lab.kubectl().get_envs().map(|(k, v)| (k.to_owned(), v.map(Path::new).map(PathBuf::from))).collect();
     let value = |k: &str| env.get(std::ffi::OsStr::new(k)).cloned().flatten();
     assert_eq!(value("KUBECONFIG").as_deref(), Some(lab.kubeconfig()));
     assert_eq!(value("HOME").as_deref(), Some(lab.dir()));
@@ -268,10 +202,7 @@ async fn an_existing_cluster_is_used_by_its_kubeconfig_and_impersonation() {
     assert!(matches!(existing.audit().mark(), Err(LabError::NoAudit)));
     let namespace = existing.namespace("elsewhere").await.expect("a namespace");
     let user = existing.client_for("lab:dora", &["g"]).await.expect("a client");
-    assert_eq!(
-        code(maps(&user, &namespace).list(&ListParams::default()).await),
-        403
-    );
+    assert_eq!(code(maps(&user, &namespace).list(&ListParams::default()).await), 403);
     let attached = Lab::attach(existing.dir()).await.expect("an attached cluster");
     assert!(!attached.has_audit());
     assert!(Lab::existing(Some(lab.kubeconfig()), Some("no-such")).is_err());

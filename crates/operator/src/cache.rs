@@ -117,11 +117,7 @@ impl<T: Cached> Cache<T> {
             }
             WatchEvent::Synced => {
                 let listed = self.listing.write().take().unwrap_or_default();
-                let highest = listed
-                    .values()
-                    .map(|object| object.version())
-                    .max()
-                    .unwrap_or_default();
+                let highest = listed.values().map(|object| object.version()).max().unwrap_or_default();
                 let changes = self.replace(listed);
                 self.reached.fetch_max(highest, Ordering::AcqRel);
                 self.synced.store(true, Ordering::Release);
@@ -130,21 +126,11 @@ impl<T: Cached> Cache<T> {
             WatchEvent::Applied(object) => {
                 let after = Arc::new(object);
                 let before = self.objects.write().insert(after.key().clone(), after.clone());
-                vec![Change {
-                    before,
-                    after: Some(after),
-                }]
+                vec![Change { before, after: Some(after) }]
             }
             WatchEvent::Deleted(object) => {
-                let before = self
-                    .objects
-                    .write()
-                    .remove(object.key())
-                    .unwrap_or_else(|| Arc::new(object));
-                vec![Change {
-                    before: Some(before),
-                    after: None,
-                }]
+                let before = self.objects.write().remove(object.key()).unwrap_or_else(|| Arc::new(object));
+                vec![Change { before: Some(before), after: None }]
             }
         }
     }
@@ -155,15 +141,14 @@ impl<T: Cached> Cache<T> {
         let mut changes: Vec<Change<T>> = before
             .iter()
             .filter(|(key, _)| !objects.contains_key(*key))
-            .map(|(_, gone)| Change {
-                before: Some(gone.clone()),
-                after: None,
-            })
+            .map(|(_, gone)| Change { before: Some(gone.clone()), after: None })
             .collect();
-        changes.extend(objects.iter().map(|(key, object)| Change {
-            before: before.get(key).cloned(),
-            after: Some(object.clone()),
-        }));
+        changes.extend(
+            objects.iter().map(|(key, object)| Change {
+                before: before.get(key).cloned(),
+                after: Some(object.clone()),
+            }),
+        );
         changes
     }
 }
@@ -174,11 +159,7 @@ mod tests {
     use crate::objects::Scaler;
 
     fn object(name: &str) -> Scaler {
-        Scaler {
-            key: Key::new("n", name),
-            resource_version: "1".to_owned(),
-            target: None,
-        }
+        Scaler { key: Key::new("n", name), resource_version: "1".to_owned(), target: None }
     }
 
     #[test]
@@ -194,10 +175,7 @@ mod tests {
         }
         cache.handle(WatchEvent::Restarted);
         cache.handle(WatchEvent::Listed(object("b")));
-        assert!(
-            cache.get(&Key::new("n", "a")).is_some(),
-            "a list under way changes nothing yet"
-        );
+        assert!(cache.get(&Key::new("n", "a")).is_some(), "a list under way changes nothing yet");
         let changes = cache.handle(WatchEvent::Synced);
         let gone: Vec<_> = changes
             .iter()
@@ -211,10 +189,7 @@ mod tests {
     #[test]
     fn a_deletion_counts_as_shown() {
         let cache = Cache::default();
-        let at = |version: &str| Scaler {
-            resource_version: version.to_owned(),
-            ..object("a")
-        };
+        let at = |version: &str| Scaler { resource_version: version.to_owned(), ..object("a") };
         cache.handle(WatchEvent::Applied(at("7")));
         cache.handle(WatchEvent::Deleted(at("9")));
         assert_eq!(cache.reached(), 9);
@@ -225,10 +200,7 @@ mod tests {
         let cache = Cache::default();
         cache.handle(WatchEvent::Applied(object("a")));
         let snapshot = cache.get(&Key::new("n", "a")).unwrap();
-        let changed = Scaler {
-            target: Some(Key::new("n", "shop")),
-            ..object("a")
-        };
+        let changed = Scaler { target: Some(Key::new("n", "shop")), ..object("a") };
         cache.handle(WatchEvent::Applied(changed));
         assert!(snapshot.target.is_none());
         assert!(cache.get(&Key::new("n", "a")).unwrap().target.is_some());

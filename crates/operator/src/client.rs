@@ -39,33 +39,19 @@ pub async fn configuration(kubeconfig: Option<&Path>, context: Option<&str>) -> 
     let Some(path) = kubeconfig else {
         return Config::incluster().map_err(ConnectError::NotInCluster);
     };
-    let wrong = |source| ConnectError::Kubeconfig {
-        path: path.display().to_string(),
-        source,
-    };
-    let options = KubeConfigOptions {
-        context: context.map(str::to_owned),
-        ..KubeConfigOptions::default()
-    };
+    let wrong = |source| ConnectError::Kubeconfig { path: path.display().to_string(), source };
+    let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
     let kubeconfig = Kubeconfig::read_from(path).map_err(wrong)?;
-    Config::from_custom_kubeconfig(kubeconfig, &options)
-        .await
-        .map_err(wrong)
+    Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(wrong)
 }
 
 /// The reading and the writing client.
-pub fn clients(config: Config, telemetry: &Telemetry) -> Result<(Client, Client), ConnectError> {
+pub fn clients(config: &Config, telemetry: &Telemetry) -> Result<(Client, Client), ConnectError> {
     let make = |retry: bool| {
         let mut config = config.clone();
         config.default_retry = retry;
-        let counted = tower::layer::layer_fn(|inner| Counted {
-            inner,
-            telemetry: telemetry.clone(),
-        });
-        Ok(ClientBuilder::try_from(config)
-            .map_err(ConnectError::Client)?
-            .with_layer(&counted)
-            .build())
+        let counted = tower::layer::layer_fn(|inner| Counted { inner, telemetry: telemetry.clone() });
+        Ok(ClientBuilder::try_from(config).map_err(ConnectError::Client)?.with_layer(&counted).build())
     };
     Ok((make(true)?, make(false)?))
 }
@@ -95,10 +81,7 @@ where
         let answer = self.inner.call(request);
         Box::pin(async move {
             let answer = answer.await;
-            telemetry.request(
-                &method,
-                answer.as_ref().ok().map(|answer| answer.status().as_u16()),
-            );
+            telemetry.request(&method, answer.as_ref().ok().map(|answer| answer.status().as_u16()));
             answer
         })
     }

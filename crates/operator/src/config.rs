@@ -19,6 +19,7 @@ pub struct Cli {
 }
 
 /// What to do.
+#[allow(clippy::large_enum_variant, reason = "made once")]
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the operator (the default).
@@ -138,11 +139,7 @@ mod tests {
             .filter(|argument| !["help", "version"].contains(&argument.get_id().as_str()))
         {
             let twin = argument.get_env().map(|name| name.to_string_lossy().into_owned());
-            assert!(
-                twin.is_some_and(|name| name.starts_with("KUBESENTRY_")),
-                "{}",
-                argument.get_id()
-            );
+            assert!(twin.is_some_and(|name| name.starts_with("KUBESENTRY_")), "{}", argument.get_id());
         }
     }
 
@@ -150,9 +147,6 @@ mod tests {
     fn run_is_what_happens_without_a_command() {
         let cli = Cli::parse_from(["kubesentry", "--workers", "3"]);
         assert!(cli.command.is_none() && cli.run.workers == 3);
-        assert!(matches!(
-            Cli::parse_from(["kubesentry", "run"]).command,
-            Some(Command::Run(_))
-        ));
+        assert!(matches!(Cli::parse_from(["kubesentry", "run"]).command, Some(Command::Run(_))));
     }
 }

@@ -57,16 +57,11 @@ impl Contention {
         }
         for (path, field) in &mut self.fields {
             field.lost = lost.contains(path.as_str());
-            field
-                .changes
-                .retain(|at| now.saturating_duration_since(*at) < WINDOW);
-            let quiet = field
-                .touched
-                .is_none_or(|at| now.saturating_duration_since(at) >= WINDOW);
+            field.changes.retain(|at| now.saturating_duration_since(*at) < WINDOW);
+            let quiet = field.touched.is_none_or(|at| now.saturating_duration_since(at) >= WINDOW);
             field.contended = field.changes.len() >= LIMIT || (field.contended && (field.lost || !quiet));
         }
-        self.fields
-            .retain(|_, field| field.lost || field.contended || !field.changes.is_empty());
+        self.fields.retain(|_, field| field.lost || field.contended || !field.changes.is_empty());
         if !self.is_contended() {
             self.backoff = None;
             self.writer = None;
@@ -75,11 +70,7 @@ impl Contention {
             return Verdict::PutBack;
         }
         let (_, until) = *self.backoff.get_or_insert((BACKOFF_FIRST, now + BACKOFF_FIRST));
-        if now >= until {
-            Verdict::PutBack
-        } else {
-            Verdict::Wait(until - now)
-        }
+        if now >= until { Verdict::PutBack } else { Verdict::Wait(until - now) }
     }
 
     /// Lost fields were put back.
@@ -103,12 +94,8 @@ impl Contention {
 
     /// Who changes which field, for people; `None` while nothing is contended.
     pub fn describe(&self) -> Option<String> {
-        let fields: Vec<_> = self
-            .fields
-            .iter()
-            .filter(|(_, field)| field.contended)
-            .map(|(path, _)| path.as_str())
-            .collect();
+        let fields: Vec<_> =
+            self.fields.iter().filter(|(_, field)| field.contended).map(|(path, _)| path.as_str()).collect();
         if fields.is_empty() {
             return None;
         }
@@ -138,13 +125,8 @@ impl Contention {
             .filter(|field| field.contended)
             .filter_map(|field| field.touched)
             .map(|at| (at + WINDOW).saturating_duration_since(now));
-        let backoff_ends = self
-            .backoff
-            .map(|(_, until)| until.saturating_duration_since(now));
-        calms_down
-            .chain(backoff_ends)
-            .filter(|delay| !delay.is_zero())
-            .min()
+        let backoff_ends = self.backoff.map(|(_, until)| until.saturating_duration_since(now));
+        calms_down.chain(backoff_ends).filter(|delay| !delay.is_zero()).min()
     }
 }
 
@@ -182,10 +164,7 @@ mod tests {
     fn a_lost_field_that_stays_lost_is_one_change() {
         let (mut contention, start) = (Contention::default(), Instant::now());
         for second in 0..10 {
-            assert_eq!(
-                contention.observe([REPLICAS], start + s(second)),
-                Verdict::PutBack
-            );
+            assert_eq!(contention.observe([REPLICAS], start + s(second)), Verdict::PutBack);
         }
     }
 
@@ -193,11 +172,7 @@ mod tests {
     fn changes_older_than_the_window_do_not_count() {
         let (mut contention, start) = (Contention::default(), Instant::now());
         for n in 0..10 {
-            assert_eq!(
-                change(&mut contention, start + s(n * 151)),
-                Verdict::PutBack,
-                "change {n}"
-            );
+            assert_eq!(change(&mut contention, start + s(n * 151)), Verdict::PutBack, "change {n}");
         }
     }
 
@@ -221,9 +196,7 @@ mod tests {
         }
         let mut waits = Vec::new();
         for _ in 0..6 {
-            let Verdict::Wait(wait) = change(&mut contention, now) else {
-                panic!("not contended")
-            };
+            let Verdict::Wait(wait) = change(&mut contention, now) else { panic!("not contended") };
             waits.push(wait.as_secs());
             now += wait;
             assert_eq!(contention.observe([REPLICAS], now), Verdict::PutBack);

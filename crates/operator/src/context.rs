@@ -53,10 +53,7 @@ pub struct Context {
 impl Context {
     /// The first scaler, by name, that targets the Deployment of that key.
     pub fn scaler_of(&self, target: &Key) -> Option<Key> {
-        self.scaled
-            .read()
-            .get(target)
-            .and_then(|scalers| scalers.first().cloned())
+        self.scaled.read().get(target).and_then(|scalers| scalers.first().cloned())
     }
 
     /// Every cache has had a complete list.

@@ -30,16 +30,8 @@ pub struct Door {
 impl Door {
     /// A door over a client that doesn't retry.
     pub fn new(client: Client, writes_per_second: f64, burst: f64) -> Self {
-        let budget = Budget {
-            per_second: writes_per_second,
-            burst,
-            tokens: burst,
-            at: Instant::now(),
-        };
-        Self {
-            client,
-            budget: Mutex::new(budget),
-        }
+        let budget = Budget { per_second: writes_per_second, burst, tokens: burst, at: Instant::now() };
+        Self { client, budget: Mutex::new(budget) }
     }
 
     /// Server-side apply of a Deployment, taking the fields over where others hold them.
@@ -48,8 +40,7 @@ impl Door {
             "/apis/apps/v1/namespaces/{}/deployments/{}?fieldManager={FIELD_MANAGER}&force=true",
             key.namespace, key.name
         );
-        self.send(Method::PATCH, &path, "application/apply-patch+yaml", body)
-            .await
+        self.send(Method::PATCH, &path, "application/apply-patch+yaml", body).await
     }
 
     /// JSON patch of an App's metadata; answers its new resourceVersion.
@@ -58,9 +49,7 @@ impl Door {
             "/apis/{API_VERSION}/namespaces/{}/{PLURAL}/{}?fieldManager={FIELD_MANAGER}",
             key.namespace, key.name
         );
-        let answer: Value = self
-            .send(Method::PATCH, &path, "application/json-patch+json", patch)
-            .await?;
+        let answer: Value = self.send(Method::PATCH, &path, "application/json-patch+json", patch).await?;
         Ok(resource_version(&answer))
     }
 
@@ -77,18 +66,14 @@ impl Door {
     /// Creates a ConfigMap.
     pub async fn create_config_map(&self, namespace: &str, body: &Value) -> Result<(), RequestError> {
         let path = format!("/api/v1/namespaces/{namespace}/configmaps?fieldManager={FIELD_MANAGER}");
-        self.send::<Value>(Method::POST, &path, "application/json", body)
-            .await
-            .map(drop)
+        self.send::<Value>(Method::POST, &path, "application/json", body).await.map(drop)
     }
 
     /// Creates an event.
     pub async fn create_event(&self, namespace: &str, body: &Value) -> Result<(), RequestError> {
         let path =
             format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events?fieldManager={FIELD_MANAGER}");
-        self.send::<Value>(Method::POST, &path, "application/json", body)
-            .await
-            .map(drop)
+        self.send::<Value>(Method::POST, &path, "application/json", body).await.map(drop)
     }
 
     /// Updates the series of an event: the only part of an event that may change.
@@ -96,9 +81,7 @@ impl Door {
         let path = format!(
             "/apis/events.k8s.io/v1/namespaces/{namespace}/events/{name}?fieldManager={FIELD_MANAGER}"
         );
-        self.send::<Value>(Method::PATCH, &path, "application/merge-patch+json", body)
-            .await
-            .map(drop)
+        self.send::<Value>(Method::PATCH, &path, "application/merge-patch+json", body).await.map(drop)
     }
 
     #[allow(clippy::disallowed_methods, reason = "this is the door")]
@@ -127,10 +110,7 @@ impl Door {
 }
 
 fn resource_version(object: &Value) -> String {
-    object["metadata"]["resourceVersion"]
-        .as_str()
-        .unwrap_or_default()
-        .to_owned()
+    object["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned()
 }
 
 /// A token bucket.
@@ -162,12 +142,7 @@ mod tests {
     #[test]
     fn a_burst_passes_and_the_rest_waits_its_turn() {
         let start = Instant::now();
-        let mut budget = Budget {
-            per_second: 10.0,
-            burst: 3.0,
-            tokens: 3.0,
-            at: start,
-        };
+        let mut budget = Budget { per_second: 10.0, burst: 3.0, tokens: 3.0, at: start };
         let waits: Vec<_> = (0..5).map(|_| budget.take(start).as_millis()).collect();
         assert_eq!(waits, [0, 0, 0, 100, 200]);
         assert_eq!(budget.take(start + Duration::from_secs(60)), Duration::ZERO);

@@ -83,21 +83,13 @@ fn from_status(status: Status) -> RequestError {
         .flat_map(|details| &details.causes)
         .map(|cause| (cause.field.clone(), cause.message.clone()))
         .collect();
-    let cause = |reason: &str| {
-        status
-            .details
-            .iter()
-            .flat_map(|d| &d.causes)
-            .any(|cause| cause.reason == reason)
-    };
+    let cause =
+        |reason: &str| status.details.iter().flat_map(|d| &d.causes).any(|cause| cause.reason == reason);
     match (status.code, status.reason.as_str()) {
         (409, "AlreadyExists") => RequestError::AlreadyExists(status.message),
         (409, _) => RequestError::Conflict(status.message),
         (404 | 410, _) => RequestError::NotFound(status.message),
-        (422 | 400 | 413 | 415, _) => RequestError::Invalid {
-            message: status.message,
-            causes,
-        },
+        (422 | 400 | 413 | 415, _) => RequestError::Invalid { message: status.message, causes },
         (403, _) => {
             let why = if cause("NamespaceTerminating") {
                 Forbidden::NamespaceTerminating
@@ -107,10 +99,7 @@ fn from_status(status: Status) -> RequestError {
             } else {
                 Forbidden::Other
             };
-            RequestError::Forbidden {
-                message: status.message,
-                why,
-            }
+            RequestError::Forbidden { message: status.message, why }
         }
         _ => RequestError::Outage(format!("{} {}", status.code, status.message)),
     }

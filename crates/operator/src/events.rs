@@ -99,21 +99,10 @@ pub async fn run(mut queue: EventQueue, context: Arc<Context>) {
             context.door.patch_event(&namespace, &before.name, &series).await
         } else {
             number += 1;
-            let name = format!(
-                "{}.{:x}{number:x}",
-                event.key.name,
-                Timestamp::now().as_microsecond()
-            );
+            let name = format!("{}.{:x}{number:x}", event.key.name, Timestamp::now().as_microsecond());
             let body = body(&event, &name, &context.instance, Timestamp::now());
             let outcome = context.door.create_event(&namespace, &body).await;
-            sent.insert(
-                event,
-                Sent {
-                    name,
-                    count: 1,
-                    at: now,
-                },
-            );
+            sent.insert(event, Sent { name, count: 1, at: now });
             outcome
         };
         if let Err(error) = outcome {
@@ -171,10 +160,9 @@ mod tests {
 
     #[test]
     fn a_micro_time_has_exactly_six_fraction_digits() {
-        for (nanos, wanted) in [
-            (0, "1970-01-01T00:00:00.000000Z"),
-            (1_500_000_123, "1970-01-01T00:00:01.500000Z"),
-        ] {
+        for (nanos, wanted) in
+            [(0, "1970-01-01T00:00:00.000000Z"), (1_500_000_123, "1970-01-01T00:00:01.500000Z")]
+        {
             assert_eq!(micro_time(Timestamp::from_nanosecond(nanos).unwrap()), wanted);
         }
     }

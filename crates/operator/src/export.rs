@@ -61,10 +61,7 @@ pub fn draft(
             generation: app.generation,
         },
         at: observation.timestamp(),
-        operator: Operator {
-            instance: context.instance.clone(),
-            version: VERSION.to_owned(),
-        },
+        operator: Operator { instance: context.instance.clone(), version: VERSION.to_owned() },
         level: Level::Align,
         action,
         target: Target {
@@ -85,19 +82,14 @@ pub async fn flush(
     observation: &Observation,
     ledger: &mut Ledger,
 ) -> Result<(), RequestError> {
-    put(context, observation, ledger, false)
-        .await
-        .inspect_err(|_| context.telemetry.audit_write_failed())
+    put(context, observation, ledger, false).await.inspect_err(|_| context.telemetry.audit_write_failed())
 }
 
 /// Prints the waiting records, one line each, and drops them from the ledger: for a sink that stays away.
 pub fn dump(ledger: &mut Ledger) {
     for record in &ledger.unflushed {
         let record = serde_json::to_string(record).unwrap_or_default();
-        tracing::warn!(
-            record,
-            "an audit record could not be exported and stands here instead"
-        );
+        tracing::warn!(record, "an audit record could not be exported and stands here instead");
     }
     ledger.flushed(ledger.seq);
 }
@@ -109,11 +101,7 @@ pub async fn release(context: &Context, observation: &Observation, memory: &mut 
     for draft in memory.unreported.drafts.iter().cloned() {
         ledger.append(draft);
     }
-    if observation
-        .app
-        .annotations
-        .contains_key(ANNOTATION_SKIP_AUDIT_EXPORT)
-    {
+    if observation.app.annotations.contains_key(ANNOTATION_SKIP_AUDIT_EXPORT) {
         let message = format!(
             "the export was skipped by the annotation {ANNOTATION_SKIP_AUDIT_EXPORT}; what was not exported stands in the operator's log"
         );
@@ -153,30 +141,20 @@ pub async fn release(context: &Context, observation: &Observation, memory: &mut 
         dump(&mut ledger);
         return remove_finalizer(context, observation).await;
     }
-    let step = RETRIES
-        .get(memory.export.attempts as usize)
-        .or(RETRIES.last())
-        .copied()
-        .unwrap_or(30);
+    let step = RETRIES.get(memory.export.attempts as usize).or(RETRIES.last()).copied().unwrap_or(30);
     // Never past the deadline: the last attempt comes right at it.
     let wait = Duration::from_secs(step)
-        .min(context.export_deadline - held)
+        .min(context.export_deadline.saturating_sub(held))
         .max(Duration::from_millis(100));
     memory.export.attempts += 1;
     memory.export.next_at = Some(observation.mono + wait);
-    Release::Later {
-        wait,
-        why: error.to_string(),
-    }
+    Release::Later { wait, why: error.to_string() }
 }
 
 /// The record of the deletion itself. Its time is the deletion's, so that each attempt makes the same record.
 fn last_words(context: &Context, observation: &Observation) -> Draft {
     let message = "the App was deleted; its Deployment goes by garbage collection".to_owned();
-    let at = observation
-        .app
-        .deletion
-        .map_or_else(|| observation.timestamp(), whole_seconds);
+    let at = observation.app.deletion.map_or_else(|| observation.timestamp(), whole_seconds);
     let mut draft = draft(context, observation, Action::Delete, "Deleted", message);
     // What the Deployment is by then changes between attempts.
     draft.target.uid = None;
@@ -223,9 +201,7 @@ async fn put(
             Err(error) => return Err(error),
         }
     }
-    Err(RequestError::Outage(
-        "too many chunks stand there already".to_owned(),
-    ))
+    Err(RequestError::Outage("too many chunks stand there already".to_owned()))
 }
 
 fn config_map(
@@ -236,11 +212,8 @@ fn config_map(
     manifest: Option<&Manifest>,
 ) -> Value {
     let app = &observation.app;
-    let lines: Vec<String> = chunk
-        .records
-        .iter()
-        .filter_map(|record| serde_json::to_string(record).ok())
-        .collect();
+    let lines: Vec<String> =
+        chunk.records.iter().filter_map(|record| serde_json::to_string(record).ok()).collect();
     let mut data = json!({
         "firstSeq": chunk.first_seq.to_string(),
         "lastSeq": chunk.last_seq.to_string(),
@@ -272,15 +245,9 @@ fn config_map(
 async fn last_seq(context: &Context, name: &str) -> Result<u64, RequestError> {
     let api: Api<ConfigMap> = Api::namespaced(context.reader.clone(), &context.namespace);
     let chunk = api.get(name).await?;
-    let last = chunk
-        .data
-        .unwrap_or_default()
-        .remove("lastSeq")
-        .and_then(|text| text.parse().ok());
+    let last = chunk.data.unwrap_or_default().remove("lastSeq").and_then(|text| text.parse().ok());
     last.ok_or_else(|| {
-        RequestError::Outage(format!(
-            "the ConfigMap {name} is no audit chunk: it has no lastSeq"
-        ))
+        RequestError::Outage(format!("the ConfigMap {name} is no audit chunk: it has no lastSeq"))
     })
 }
 
@@ -298,9 +265,6 @@ async fn remove_finalizer(context: &Context, observation: &Observation) -> Relea
         Ok(_) | Err(RequestError::NotFound(_)) => Release::Done,
         // A failed test of a JSON patch is a 422: the list changed in between.
         Err(error @ (RequestError::Conflict(_) | RequestError::Invalid { .. })) => Release::Again(error),
-        Err(error) => Release::Later {
-            wait: Duration::from_secs(1),
-            why: error.to_string(),
-        },
+        Err(error) => Release::Later { wait: Duration::from_secs(1), why: error.to_string() },
     }
 }

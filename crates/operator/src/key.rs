@@ -15,10 +15,7 @@ pub struct Key {
 impl Key {
     /// A key from its parts.
     pub fn new(namespace: &str, name: &str) -> Self {
-        Self {
-            namespace: namespace.into(),
-            name: name.into(),
-        }
+        Self { namespace: namespace.into(), name: name.into() }
     }
 }
 

@@ -148,10 +148,7 @@ impl Memories {
     pub fn take(&self, key: &Key, uid: &str) -> Memory {
         match self.by_key.lock().remove(key) {
             Some(memory) if memory.uid == uid => memory,
-            _ => Memory {
-                uid: uid.to_owned(),
-                ..Memory::default()
-            },
+            _ => Memory { uid: uid.to_owned(), ..Memory::default() },
         }
     }
 

@@ -57,9 +57,7 @@ pub struct App {
 impl App {
     /// Position of our finalizer.
     pub fn finalizer_index(&self) -> Option<usize> {
-        self.finalizers
-            .iter()
-            .position(|finalizer| finalizer == names::FINALIZER)
+        self.finalizers.iter().position(|finalizer| finalizer == names::FINALIZER)
     }
 }
 
@@ -190,13 +188,7 @@ macro_rules! namespaced_resource {
 }
 
 namespaced_resource!(DeploymentView, "Deployment", "apps", "v1", "deployments");
-namespaced_resource!(
-    ScalerView,
-    "HorizontalPodAutoscaler",
-    "autoscaling",
-    "v2",
-    "horizontalpodautoscalers"
-);
+namespaced_resource!(ScalerView, "HorizontalPodAutoscaler", "autoscaling", "v2", "horizontalpodautoscalers");
 
 /// A Deployment as it was observed.
 #[derive(Debug, Clone)]
@@ -232,11 +224,7 @@ pub struct Deployment {
 impl From<DeploymentView> for Deployment {
     fn from(view: DeploymentView) -> Self {
         let key = key_of(&view.metadata);
-        let DeploymentView {
-            metadata,
-            spec,
-            status,
-        } = view;
+        let DeploymentView { metadata, spec, status } = view;
         let annotations = metadata.annotations.unwrap_or_default();
         let desired = annotations.get(ANNOTATION_DESIRED_REPLICAS);
         let ours: Vec<Value> = metadata
@@ -253,24 +241,16 @@ impl From<DeploymentView> for Deployment {
         let owned = json!({"metadata": {"managedFields": ours}});
         let selector = spec.selector.unwrap_or_default().match_labels;
         let passed = |kind: &str| {
-            status
-                .conditions
-                .iter()
-                .find(|condition| condition.kind == kind)
-                .map(|condition| Passed {
-                    status: match condition.status.as_str() {
-                        "True" => Status::True,
-                        "False" => Status::False,
-                        _ => Status::Unknown,
-                    },
-                    // A reason may be empty on a Deployment, but not in `metav1.Condition`.
-                    reason: if condition.reason.is_empty() {
-                        kind.to_owned()
-                    } else {
-                        condition.reason.clone()
-                    },
-                    message: condition.message.clone(),
-                })
+            status.conditions.iter().find(|condition| condition.kind == kind).map(|condition| Passed {
+                status: match condition.status.as_str() {
+                    "True" => Status::True,
+                    "False" => Status::False,
+                    _ => Status::Unknown,
+                },
+                // A reason may be empty on a Deployment, but not in `metav1.Condition`.
+                reason: if condition.reason.is_empty() { kind.to_owned() } else { condition.reason.clone() },
+                message: condition.message.clone(),
+            })
         };
         // The API server fills replicas in; 1 is its default.
         let replicas = spec.replicas.unwrap_or(1);
@@ -290,11 +270,7 @@ impl From<DeploymentView> for Deployment {
                 .find(|reference| reference.controller == Some(true)),
             owned,
             replicas,
-            selector: selector
-                .iter()
-                .map(|(k, v)| format!("{k}={v}"))
-                .collect::<Vec<_>>()
-                .join(","),
+            selector: selector.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(","),
             facts: DeploymentFacts {
                 generation: metadata.generation.unwrap_or_default(),
                 observed_generation: status.observed_generation,
@@ -350,11 +326,7 @@ impl From<ScalerView> for Scaler {
             .scale_target_ref
             .filter(|target| target.kind == "Deployment" && target.api_version.starts_with("apps/"))
             .map(|target| Key::new(&key.namespace, &target.name));
-        Self {
-            key,
-            resource_version: view.metadata.resource_version.unwrap_or_default(),
-            target,
-        }
+        Self { key, resource_version: view.metadata.resource_version.unwrap_or_default(), target }
     }
 }
 
@@ -399,10 +371,7 @@ impl Cached for Scaler {
 }
 
 fn key_of(metadata: &ObjectMeta) -> Key {
-    Key::new(
-        metadata.namespace.as_deref().unwrap_or_default(),
-        metadata.name.as_deref().unwrap_or_default(),
-    )
+    Key::new(metadata.namespace.as_deref().unwrap_or_default(), metadata.name.as_deref().unwrap_or_default())
 }
 
 #[cfg(test)]

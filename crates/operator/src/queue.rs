@@ -66,11 +66,7 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 impl Queue {
     /// An empty queue.
     pub fn new(telemetry: Telemetry) -> Self {
-        Self {
-            inner: Arc::default(),
-            ready: Arc::new(Notify::new()),
-            telemetry,
-        }
+        Self { inner: Arc::default(), ready: Arc::new(Notify::new()), telemetry }
     }
 
     /// Makes a key wait for a pass.
@@ -84,13 +80,7 @@ impl Queue {
             waiting.wake = waiting.wake.max(wake);
             return;
         }
-        inner.waiting.insert(
-            key.clone(),
-            Waiting {
-                wake,
-                since: Instant::now(),
-            },
-        );
+        inner.waiting.insert(key.clone(), Waiting { wake, since: Instant::now() });
         if !inner.working.contains_key(&key) {
             inner.order.push_back(key);
             self.telemetry.queue_depth(inner.order.len());
@@ -155,9 +145,7 @@ impl Queue {
             *failures
         };
         self.telemetry.queue_retried();
-        let delay = RETRY_FIRST
-            .saturating_mul(1 << failures.saturating_sub(1).min(16))
-            .min(RETRY_MAX);
+        let delay = RETRY_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(RETRY_MAX);
         self.schedule(key, Some(delay));
     }
 
@@ -179,8 +167,7 @@ impl Queue {
                     && let Some(waiting) = inner.waiting.remove(&key)
                 {
                     inner.working.insert(key.clone(), Instant::now());
-                    self.telemetry
-                        .queue_taken(inner.order.len(), waiting.since.elapsed());
+                    self.telemetry.queue_taken(inner.order.len(), waiting.since.elapsed());
                     if !inner.order.is_empty() {
                         // `notify_one` stores a single permit: pass it on to the next worker.
                         self.ready.notify_one();
@@ -252,11 +239,7 @@ mod tests {
         queue.add(key("a"), Wake::Observed);
         let (taken, _) = queue.next().await.unwrap();
         queue.add(key("a"), Wake::Observed);
-        assert!(
-            tokio::time::timeout(Duration::from_millis(20), queue.next())
-                .await
-                .is_err()
-        );
+        assert!(tokio::time::timeout(Duration::from_millis(20), queue.next()).await.is_err());
         queue.done(&taken);
         assert_eq!(queue.next().await.unwrap().0, key("a"));
     }

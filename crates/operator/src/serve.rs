@@ -49,18 +49,9 @@ pub async fn bind(health: SocketAddr, metrics: SocketAddr) -> Result<(TcpListene
         return Err(ServeError::NotLoopback(metrics));
     }
     let listen = async |address: SocketAddr, flag: &'static str| {
-        TcpListener::bind(address)
-            .await
-            .map_err(|source| ServeError::Listen {
-                address,
-                flag,
-                source,
-            })
+        TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, flag, source })
     };
-    Ok((
-        listen(health, "health-address").await?,
-        listen(metrics, "metrics-address").await?,
-    ))
+    Ok((listen(health, "health-address").await?, listen(metrics, "metrics-address").await?))
 }
 
 /// Serves until `stop`.
@@ -83,10 +74,7 @@ pub async fn serve(
             tracing::error!(%error, "a server ended");
         }
     };
-    tokio::join!(
-        run(listeners.0, health, stop.clone()),
-        run(listeners.1, metrics, stop)
-    );
+    tokio::join!(run(listeners.0, health, stop.clone()), run(listeners.1, metrics, stop));
 }
 
 async fn readyz(State(served): State<Served>) -> impl IntoResponse {
@@ -96,29 +84,16 @@ async fn readyz(State(served): State<Served>) -> impl IntoResponse {
         ("deployments", context.deployments.is_synced()),
         ("horizontalpodautoscalers", context.scalers.is_synced()),
     ];
-    let missing: Vec<_> = caches
-        .iter()
-        .filter(|(_, synced)| !synced)
-        .map(|(name, _)| *name)
-        .collect();
+    let missing: Vec<_> = caches.iter().filter(|(_, synced)| !synced).map(|(name, _)| *name).collect();
     if missing.is_empty() {
         (StatusCode::OK, "ok".to_owned())
     } else {
-        (
-            StatusCode::SERVICE_UNAVAILABLE,
-            format!("no complete list yet of: {}", missing.join(", ")),
-        )
+        (StatusCode::SERVICE_UNAVAILABLE, format!("no complete list yet of: {}", missing.join(", ")))
     }
 }
 
 async fn metrics(State(served): State<Served>) -> impl IntoResponse {
     let (_, unfinished, longest) = served.queue.unfinished();
     let text = served.context.telemetry.encode(unfinished, longest);
-    (
-        [(
-            header::CONTENT_TYPE,
-            "application/openmetrics-text; version=1.0.0; charset=utf-8",
-        )],
-        text,
-    )
+    ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text)
 }

@@ -29,9 +29,7 @@ const RECONCILE_BUCKETS: [f64; 32] = [
 ];
 
 /// Buckets of `workqueue_*_duration_seconds` (controller-runtime, `pkg/metrics/workqueue.go`): 10 ns to 1000 s.
-const QUEUE_BUCKETS: [f64; 12] = [
-    1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0,
-];
+const QUEUE_BUCKETS: [f64; 12] = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0];
 
 /// Every (action, reason) that is told, so that their series can go with the App.
 const DECISIONS: [(&str, &str); 6] = [
@@ -98,15 +96,11 @@ pub struct Telemetry {
 
 impl Telemetry {
     /// A registry with every metric of the operator in it.
+    #[allow(clippy::too_many_lines, reason = "one line per metric")]
     pub fn new(version: &str) -> Self {
         let mut registry = Registry::default();
         let controller = || vec![("controller".into(), CONTROLLER.into())];
-        let named = || {
-            vec![
-                ("name".into(), CONTROLLER.into()),
-                ("controller".into(), CONTROLLER.into()),
-            ]
-        };
+        let named = || vec![("name".into(), CONTROLLER.into()), ("controller".into(), CONTROLLER.into())];
         let metrics = Metrics {
             reconcile_total: Family::default(),
             reconcile_errors: Family::default(),
@@ -142,11 +136,7 @@ impl Telemetry {
         for result in PassResult::ALL {
             drop(metrics.reconcile_total.get_or_create(&result_labels(result)));
         }
-        drop(
-            metrics
-                .reconcile_errors
-                .get_or_create(&vec![("controller", CONTROLLER.to_owned())]),
-        );
+        drop(metrics.reconcile_errors.get_or_create(&vec![("controller", CONTROLLER.to_owned())]));
         {
             let sub = registry.sub_registry_with_labels(controller().into_iter());
             sub.register(
@@ -186,36 +176,16 @@ impl Telemetry {
             );
             sub.register("workqueue_retries", "Retries", metrics.retries.clone());
         }
-        registry.register(
-            "rest_client_requests",
-            "Requests to the API server",
-            metrics.requests.clone(),
-        );
-        registry.register(
-            "kubesentry_app_info",
-            "One series per App",
-            metrics.app_info.clone(),
-        );
+        registry.register("rest_client_requests", "Requests to the API server", metrics.requests.clone());
+        registry.register("kubesentry_app_info", "One series per App", metrics.app_info.clone());
         registry.register(
             "kubesentry_app_condition",
             "1 for the status that a condition has",
             metrics.app_condition.clone(),
         );
-        registry.register(
-            "kubesentry_desired_replicas",
-            "Pods that should exist",
-            metrics.desired.clone(),
-        );
-        registry.register(
-            "kubesentry_current_replicas",
-            "Pods that exist",
-            metrics.current.clone(),
-        );
-        registry.register(
-            "kubesentry_decisions",
-            "What was done to children",
-            metrics.decisions.clone(),
-        );
+        registry.register("kubesentry_desired_replicas", "Pods that should exist", metrics.desired.clone());
+        registry.register("kubesentry_current_replicas", "Pods that exist", metrics.current.clone());
+        registry.register("kubesentry_decisions", "What was done to children", metrics.decisions.clone());
         registry.register(
             "kubesentry_audit_write_errors",
             "Attempts to export audit records that failed",
@@ -226,21 +196,15 @@ impl Telemetry {
             "Exports on deletion given up at the deadline",
             metrics.audit_abandoned.clone(),
         );
-        registry.register(
-            "kubesentry_events_dropped",
-            "Events not sent",
-            metrics.events_dropped.clone(),
-        );
+        registry.register("kubesentry_events_dropped", "Events not sent", metrics.events_dropped.clone());
         let build: Family<Labels, Gauge> = Family::default();
         build.get_or_create(&vec![("version", version.to_owned())]).set(1);
         registry.register("kubesentry_build_info", "Version of the operator", build);
-        Self {
-            metrics: Arc::new(metrics),
-            registry: Arc::new(registry),
-        }
+        Self { metrics: Arc::new(metrics), registry: Arc::new(registry) }
     }
 
     /// Sets the number of workers, known once flags are read.
+    #[must_use]
     pub fn with_max_workers(mut self, workers: usize) -> Self {
         if let Some(registry) = Arc::get_mut(&mut self.registry) {
             let gauge = Gauge::<i64>::default();
@@ -267,15 +231,9 @@ impl Telemetry {
 
     /// A pass ended.
     pub fn pass_ended(&self, result: PassResult, took: Duration) {
-        self.metrics
-            .reconcile_total
-            .get_or_create(&result_labels(result))
-            .inc();
+        self.metrics.reconcile_total.get_or_create(&result_labels(result)).inc();
         if result == PassResult::Error {
-            self.metrics
-                .reconcile_errors
-                .get_or_create(&vec![("controller", CONTROLLER.to_owned())])
-                .inc();
+            self.metrics.reconcile_errors.get_or_create(&vec![("controller", CONTROLLER.to_owned())]).inc();
         }
         self.metrics.reconcile_time.observe(took.as_secs_f64());
     }
@@ -314,33 +272,21 @@ impl Telemetry {
     /// The API server answered, or didn't (`<error>`, as client-go says).
     pub fn request(&self, method: &str, code: Option<u16>) {
         let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
-        self.metrics
-            .requests
-            .get_or_create(&vec![("code", code), ("method", method.to_owned())])
-            .inc();
+        self.metrics.requests.get_or_create(&vec![("code", code), ("method", method.to_owned())]).inc();
     }
 
     /// Something was done to a child.
     pub fn decided(&self, key: &Key, action: &str, reason: &str) {
         debug_assert!(DECISIONS.contains(&(action, reason)), "{action} {reason}");
-        self.metrics
-            .decisions
-            .get_or_create(&decision_labels(key, action, reason))
-            .inc();
+        self.metrics.decisions.get_or_create(&decision_labels(key, action, reason)).inc();
     }
 
     /// What the status of an App says, as gauges.
     pub fn reported(&self, key: &Key, status: &kubesentry_api::status::AppStatus) {
         let labels = app_labels(key);
         self.metrics.app_info.get_or_create(&labels).set(1);
-        self.metrics
-            .desired
-            .get_or_create(&labels)
-            .set(status.desired_replicas.unwrap_or_default().into());
-        self.metrics
-            .current
-            .get_or_create(&labels)
-            .set(status.replicas.unwrap_or_default().into());
+        self.metrics.desired.get_or_create(&labels).set(status.desired_replicas.unwrap_or_default().into());
+        self.metrics.current.get_or_create(&labels).set(status.replicas.unwrap_or_default().into());
         for condition in &status.conditions {
             for value in ["True", "False", "Unknown"] {
                 let is = i64::from(condition.status.to_string() == value);
@@ -355,24 +301,16 @@ impl Telemetry {
     /// An App is gone, and its series with it.
     pub fn forget(&self, key: &Key) {
         let labels = app_labels(key);
-        for family in [
-            &self.metrics.app_info,
-            &self.metrics.desired,
-            &self.metrics.current,
-        ] {
+        for family in [&self.metrics.app_info, &self.metrics.desired, &self.metrics.current] {
             family.remove(&labels);
         }
         for kind in kubesentry_api::conditions::ConditionType::ALL {
             for value in ["True", "False", "Unknown"] {
-                self.metrics
-                    .app_condition
-                    .remove(&condition_labels(key, kind.as_str(), value));
+                self.metrics.app_condition.remove(&condition_labels(key, kind.as_str(), value));
             }
         }
         for (action, reason) in DECISIONS {
-            self.metrics
-                .decisions
-                .remove(&decision_labels(key, action, reason));
+            self.metrics.decisions.remove(&decision_labels(key, action, reason));
         }
     }
 
@@ -393,17 +331,11 @@ impl Telemetry {
 }
 
 fn result_labels(result: PassResult) -> Labels {
-    vec![
-        ("controller", CONTROLLER.to_owned()),
-        ("result", result.label().to_owned()),
-    ]
+    vec![("controller", CONTROLLER.to_owned()), ("result", result.label().to_owned())]
 }
 
 fn app_labels(key: &Key) -> Labels {
-    vec![
-        ("namespace", key.namespace.to_string()),
-        ("app", key.name.to_string()),
-    ]
+    vec![("namespace", key.namespace.to_string()), ("app", key.name.to_string())]
 }
 
 fn decision_labels(key: &Key, action: &str, reason: &str) -> Labels {
@@ -460,9 +392,6 @@ mod tests {
         telemetry.forget(&shop);
         let text = telemetry.encode(0.0, 0.0);
         assert!(!text.contains("app=\"shop\""), "{text}");
-        assert!(
-            text.contains("kubesentry_decisions_total{namespace=\"n\",app=\"other\""),
-            "{text}"
-        );
+        assert!(text.contains("kubesentry_decisions_total{namespace=\"n\",app=\"other\""), "{text}");
     }
 }

@@ -58,7 +58,7 @@ pub async fn run(args: &RunArgs) -> Result<(), RunError> {
     let telemetry = Telemetry::new(VERSION).with_max_workers(usize::from(args.workers));
     let config = client::configuration(args.kubeconfig.as_deref(), args.context.as_deref()).await?;
     tracing::info!(version = VERSION, server = %config.cluster_url, namespace = args.namespace, "starting");
-    let (reader, writer) = client::clients(config, &telemetry)?;
+    let (reader, writer) = client::clients(&config, &telemetry)?;
     let (events, event_queue) = events::channel();
     let queue = Queue::new(telemetry.clone());
     let context = Arc::new(Context {
@@ -66,11 +66,7 @@ pub async fn run(args: &RunArgs) -> Result<(), RunError> {
         deployments: Cache::default(),
         scalers: Cache::default(),
         scaled: parking_lot::RwLock::default(),
-        door: Door::new(
-            writer,
-            f64::from(args.writes_per_second),
-            f64::from(args.write_burst),
-        ),
+        door: Door::new(writer, f64::from(args.writes_per_second), f64::from(args.write_burst)),
         reader,
         memories: Memories::default(),
         options: kubesentry_api::ParseOptions {
@@ -81,19 +77,11 @@ pub async fn run(args: &RunArgs) -> Result<(), RunError> {
         events,
         namespace: args.namespace.clone(),
         export_deadline: Duration::from_secs(args.export_deadline_seconds),
-        instance: args
-            .instance
-            .clone()
-            .unwrap_or_else(|| format!("kubesentry-{}", std::process::id())),
+        instance: args.instance.clone().unwrap_or_else(|| format!("kubesentry-{}", std::process::id())),
     });
 
     let mut tasks = JoinSet::new();
-    tasks.spawn(serve::serve(
-        listeners,
-        context.clone(),
-        queue.clone(),
-        stop.clone(),
-    ));
+    tasks.spawn(serve::serve(listeners, context.clone(), queue.clone(), stop.clone()));
     let synced = watch_all(&mut tasks, &context, &queue);
     // Without a complete list a Deployment that exists would look as if it didn't.
     let ready = async {
@@ -169,19 +157,14 @@ fn watch_all(tasks: &mut JoinSet<()>, context: &Arc<Context>, queue: &Queue) -> 
 
     let api: Api<ScalerView> = Api::all(context.reader.clone());
     let (shared, keys) = (context.clone(), queue.clone());
-    tasks.spawn(follow(
-        api,
-        scalers_done,
-        "horizontalpodautoscalers",
-        move |event| {
-            for change in shared.scalers.handle(event.map(Scaler::from)) {
-                for target in retarget(&shared, &change) {
-                    wake_app(&shared, &keys, target);
-                }
+    tasks.spawn(follow(api, scalers_done, "horizontalpodautoscalers", move |event| {
+        for change in shared.scalers.handle(event.map(Scaler::from)) {
+            for target in retarget(&shared, &change) {
+                wake_app(&shared, &keys, target);
             }
-            shared.scalers.is_synced()
-        },
-    ));
+        }
+        shared.scalers.is_synced()
+    }));
     vec![apps, deployments, scalers]
 }
 
@@ -244,10 +227,7 @@ fn retarget(context: &Context, change: &Change<objects::Scaler>) -> Vec<Key> {
     if let Some(after) = &change.after
         && let Some(target) = &after.target
     {
-        scaled
-            .entry(target.clone())
-            .or_default()
-            .insert(after.key.clone());
+        scaled.entry(target.clone()).or_default().insert(after.key.clone());
         touched.push(target.clone());
     }
     touched
@@ -283,11 +263,7 @@ async fn work(context: Arc<Context>, queue: Queue) {
                 queue.forget(&key);
                 queue.unpark(&key);
                 queue.schedule(key.clone(), wake_after);
-                Some(if wake_after.is_some() {
-                    PassResult::RequeueAfter
-                } else {
-                    PassResult::Success
-                })
+                Some(if wake_after.is_some() { PassResult::RequeueAfter } else { PassResult::Success })
             }
             Outcome::Retry(error) => {
                 tracing::debug!(app = %key, error, "the pass begins anew");

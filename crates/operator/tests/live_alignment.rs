@@ -35,7 +35,8 @@ async fn a_changed_app_changes_its_deployment_and_keeps_the_size() {
     world.create_app("shop", json!({"image": "nginx:1", "scaling": {"minReplicas": 2}})).await;
     world.size("shop", 2).await;
     world.patch_app("shop", json!({"spec": {"image": "nginx:2", "scaling": {"minReplicas": 1}}})).await;
-    let deployment = world.deployment_where("shop", "the new image", |d| container(d)["image"] == "nginx:2").await;
+    let deployment =
+        world.deployment_where("shop", "the new image", |d| container(d)["image"] == "nginx:2").await;
     assert_eq!(deployment["spec"]["replicas"], 2, "Auto keeps the last written size within its bounds");
     world.patch_app("shop", json!({"spec": {"scaling": {"minReplicas": 4}}})).await;
     world.size("shop", 4).await;
@@ -49,20 +50,30 @@ async fn hand_made_changes_of_our_fields_are_put_back() {
     world.scale("shop", 10).await;
     world.size("shop", 2).await;
     world
-        .patch_deployment("shop", "kubectl-edit", json!({"metadata": {"labels": {"apps.sentry.io/app": null}}}))
+        .patch_deployment(
+            "shop",
+            "kubectl-edit",
+            json!({"metadata": {"labels": {"apps.sentry.io/app": null}}}),
+        )
         .await;
     world
-        .deployment_where("shop", "the label is back", |d| d["metadata"]["labels"]["apps.sentry.io/app"] == "shop")
+        .deployment_where("shop", "the label is back", |d| {
+            d["metadata"]["labels"]["apps.sentry.io/app"] == "shop"
+        })
         .await;
-    let image = json!([{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "evil:1"}]);
+    let image =
+        json!([{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "evil:1"}]);
     let patch: json_patch::Patch = serde_json::from_value(image).unwrap();
     world.deployments().patch("shop", &PatchParams::default(), &Patch::Json::<()>(patch)).await.unwrap();
     world.deployment_where("shop", "the image is back", |d| container(d)["image"] == "nginx:1").await;
     world.patch_deployment("shop", "kubectl-edit", json!({"metadata": {"ownerReferences": []}})).await;
     world
-        .deployment_where("shop", "the owner is back", |d| d["metadata"]["ownerReferences"][0]["kind"] == "App")
+        .deployment_where("shop", "the owner is back", |d| {
+            d["metadata"]["ownerReferences"][0]["kind"] == "App"
+        })
         .await;
-    let app = world.app_where("shop", "all four are on record", |app| app["status"]["audit"]["seq"] == 5).await;
+    let app =
+        world.app_where("shop", "all four are on record", |app| app["status"]["audit"]["seq"] == 5).await;
     let recent = app["status"]["audit"]["recent"].as_array().unwrap();
     let actions: Vec<_> = recent.iter().map(|digest| digest["action"].as_str().unwrap()).collect();
     assert_eq!(actions, ["Create", "PutBack", "PutBack", "PutBack", "PutBack"]);
@@ -74,7 +85,9 @@ async fn a_deleted_deployment_comes_back() {
     world.create_app("shop", json!({"image": "nginx:1"})).await;
     let first = world.size("shop", 1).await;
     world.deployments().delete("shop", &DeleteParams::background()).await.unwrap();
-    world.deployment_where("shop", "another Deployment", |d| d["metadata"]["uid"] != first["metadata"]["uid"]).await;
+    world
+        .deployment_where("shop", "another Deployment", |d| d["metadata"]["uid"] != first["metadata"]["uid"])
+        .await;
 }
 
 #[tokio::test]
@@ -101,17 +114,25 @@ async fn fields_of_other_managers_are_left_alone_and_cost_no_write() {
     assert!(writes.is_empty(), "{writes:?}");
     // They survive a write of ours too.
     world.patch_app("shop", json!({"spec": {"image": "nginx:2"}})).await;
-    let deployment = world.deployment_where("shop", "the new image", |d| container(d)["image"] == "nginx:2").await;
+    let deployment =
+        world.deployment_where("shop", "the new image", |d| container(d)["image"] == "nginx:2").await;
     assert_eq!(deployment["spec"]["template"]["spec"]["nodeSelector"]["disk"], "ssd");
     assert_eq!(deployment["metadata"]["annotations"]["team"], "x");
-    let env: Vec<_> = container(&deployment)["env"].as_array().unwrap().iter().map(|e| e["name"].as_str().unwrap()).collect();
+    let env: Vec<_> = container(&deployment)["env"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|e| e["name"].as_str().unwrap())
+        .collect();
     assert!(env.contains(&"A") && env.contains(&"INJECTED"), "{env:?}");
 }
 
 #[tokio::test]
 async fn a_pin_wins_and_its_removal_goes_back_to_automatic() {
     let world = World::new("pin").await;
-    world.create_app("shop", json!({"image": "nginx:1", "scaling": {"minReplicas": 2, "maxReplicas": 5}})).await;
+    world
+        .create_app("shop", json!({"image": "nginx:1", "scaling": {"minReplicas": 2, "maxReplicas": 5}}))
+        .await;
     world.size("shop", 2).await;
     let mut kubectl = world.lab.kubectl();
     kubectl.args(["-n", &world.namespace, "scale", "apps.apps.sentry.io/shop", "--replicas=9"]);
@@ -143,9 +164,16 @@ async fn a_suspended_app_is_observed_and_left_alone() {
     world.app_where("shop", "the newest generation", |app| app["status"]["observedGeneration"] == 3).await;
     world.quiet().await;
     let deployment = world.deployment("shop").await.unwrap();
-    assert_eq!((&deployment["spec"]["replicas"], &container(&deployment)["image"]), (&json!(7), &json!("nginx:1")));
+    assert_eq!(
+        (&deployment["spec"]["replicas"], &container(&deployment)["image"]),
+        (&json!(7), &json!("nginx:1"))
+    );
     world.patch_app("shop", json!({"spec": {"suspend": false}})).await;
-    world.deployment_where("shop", "all aligned", |d| d["spec"]["replicas"] == 1 && container(d)["image"] == "nginx:2").await;
+    world
+        .deployment_where("shop", "all aligned", |d| {
+            d["spec"]["replicas"] == 1 && container(d)["image"] == "nginx:2"
+        })
+        .await;
 }
 
 #[tokio::test]
@@ -163,12 +191,15 @@ async fn an_app_born_suspended_gets_no_child_and_no_finalizer() {
 #[tokio::test]
 async fn where_scaling_is_disabled_the_size_is_whoevers_who_sets_it() {
     let world = World::new("disabled").await;
-    world.create_app("shop", json!({"image": "nginx:1", "scaling": {"mode": "Disabled", "minReplicas": 2}})).await;
+    world
+        .create_app("shop", json!({"image": "nginx:1", "scaling": {"mode": "Disabled", "minReplicas": 2}}))
+        .await;
     let deployment = world.size("shop", 2).await;
     assert!(deployment["metadata"]["annotations"].get("apps.sentry.io/desired-replicas").is_none());
     world.scale("shop", 8).await;
     world.patch_app("shop", json!({"spec": {"image": "nginx:2"}})).await;
-    let deployment = world.deployment_where("shop", "the new image", |d| container(d)["image"] == "nginx:2").await;
+    let deployment =
+        world.deployment_where("shop", "the new image", |d| container(d)["image"] == "nginx:2").await;
     assert_eq!(deployment["spec"]["replicas"], 8, "an apply of other fields leaves the size alone");
     // Auto takes over at the live size.
     world.patch_app("shop", json!({"spec": {"scaling": {"mode": "Auto"}}})).await;
@@ -216,7 +247,8 @@ async fn a_deployment_that_is_not_ours_is_left_alone_until_it_is_gone() {
             "metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "web", "image": "old:1"}]},
         }},
     });
-    let theirs = world.deployments().create(&PostParams::default(), &serde_json::from_value(theirs).unwrap()).await;
+    let theirs =
+        world.deployments().create(&PostParams::default(), &serde_json::from_value(theirs).unwrap()).await;
     let uid = theirs.unwrap().metadata.uid;
     world.create_app("shop", json!({"image": "nginx:1"})).await;
     let ready = world.condition("shop", "Ready", "False", "NameConflict").await;
@@ -225,7 +257,10 @@ async fn a_deployment_that_is_not_ours_is_left_alone_until_it_is_gone() {
     assert_eq!(app["status"]["phase"], "Degraded");
     assert!(app["metadata"].get("finalizers").is_none(), "nothing was created, nothing is to be kept");
     let deployment = world.deployment("shop").await.unwrap();
-    assert_eq!((&deployment["spec"]["replicas"], &container(&deployment)["name"]), (&json!(4), &json!("web")));
+    assert_eq!(
+        (&deployment["spec"]["replicas"], &container(&deployment)["name"]),
+        (&json!(4), &json!("web"))
+    );
     world.deployments().delete("shop", &DeleteParams::background()).await.unwrap();
     let deployment = world.size("shop", 1).await;
     assert_ne!(deployment["metadata"]["uid"].as_str(), uid.as_deref());
@@ -237,7 +272,8 @@ async fn an_app_recreated_at_once_takes_its_deployment_over() {
     let world = World::new("takeover").await;
     world.create_app("shop", json!({"image": "nginx:1", "scaling": {"minReplicas": 3}})).await;
     let first = world.size("shop", 3).await;
-    let orphan = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
+    let orphan =
+        DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
     world.apps().delete("shop", &orphan).await.unwrap();
     world.gone("shop").await;
     let app = world.create_app("shop", json!({"image": "nginx:2"})).await;
@@ -247,7 +283,10 @@ async fn an_app_recreated_at_once_takes_its_deployment_over() {
         })
         .await;
     assert_eq!(deployment["metadata"]["uid"], first["metadata"]["uid"], "the same Deployment lives on");
-    assert_eq!((&deployment["spec"]["replicas"], &container(&deployment)["image"]), (&json!(3), &json!("nginx:2")));
+    assert_eq!(
+        (&deployment["spec"]["replicas"], &container(&deployment)["image"]),
+        (&json!(3), &json!("nginx:2"))
+    );
 }
 
 #[tokio::test]
@@ -265,13 +304,21 @@ async fn a_third_change_of_a_field_is_contended_and_names_the_writer() {
     let message = contended["message"].as_str().unwrap();
     assert!(message.contains("kubectl (Update on scale)") && message.contains(".spec.replicas"), "{message}");
     world.condition("shop", "Ready", "False", "ForeignWriter").await;
-    assert_eq!(world.deployment("shop").await.unwrap()["spec"]["replicas"], 7, "not put back before 30 s are over");
+    assert_eq!(
+        world.deployment("shop").await.unwrap()["spec"]["replicas"],
+        7,
+        "not put back before 30 s are over"
+    );
     let app = world.app("shop").await.unwrap();
     let recent = app["status"]["audit"]["recent"].as_array().unwrap();
     assert_eq!(recent.last().unwrap()["action"], "Contended");
     // A change of the App is carried out all the same, and brings the field back with it.
     world.patch_app("shop", json!({"spec": {"image": "nginx:2"}})).await;
-    world.deployment_where("shop", "aligned", |d| container(d)["image"] == "nginx:2" && d["spec"]["replicas"] == 1).await;
+    world
+        .deployment_where("shop", "aligned", |d| {
+            container(d)["image"] == "nginx:2" && d["spec"]["replicas"] == 1
+        })
+        .await;
 }
 
 #[tokio::test]
@@ -280,7 +327,11 @@ async fn a_size_written_into_our_annotation_by_hand_is_no_decision() {
     world.create_app("shop", json!({"image": "nginx:1", "scaling": {"minReplicas": 2}})).await;
     world.size("shop", 2).await;
     world
-        .patch_deployment("shop", "kubectl-annotate", json!({"metadata": {"annotations": {"apps.sentry.io/desired-replicas": "9"}}}))
+        .patch_deployment(
+            "shop",
+            "kubectl-annotate",
+            json!({"metadata": {"annotations": {"apps.sentry.io/desired-replicas": "9"}}}),
+        )
         .await;
     world
         .deployment_where("shop", "the annotation is back", |d| {

@@ -45,7 +45,13 @@ async fn a_pass_after_any_missed_events_aligns_everything() {
     world.deployments().delete("deleted", &DeleteParams::background()).await.unwrap();
     world.patch_app("changed", json!({"spec": {"image": "nginx:2"}})).await;
     world.delete_app("released").await;
-    world.patch_deployment("relabelled", "kubectl-label", json!({"metadata": {"labels": {"apps.sentry.io/app": "x"}}})).await;
+    world
+        .patch_deployment(
+            "relabelled",
+            "kubectl-label",
+            json!({"metadata": {"labels": {"apps.sentry.io/app": "x"}}}),
+        )
+        .await;
     world.patch_app("pinned", json!({"spec": {"replicas": 7}})).await;
     world.create_app("born", json!({"image": "nginx:1"})).await;
 
@@ -98,7 +104,12 @@ async fn a_pass_changes_no_shared_object_in_place() {
     world.create_app("shop", json!({"image": "nginx:1"})).await;
     let mut writes = 0;
     // Create, resize by pin, put back, suspend, release: every kind of pass.
-    let steps = [json!({}), json!({"spec": {"replicas": 4}}), json!({"spec": {"suspend": true}}), json!({"spec": {"suspend": false}})];
+    let steps = [
+        json!({}),
+        json!({"spec": {"replicas": 4}}),
+        json!({"spec": {"suspend": true}}),
+        json!({"spec": {"suspend": false}}),
+    ];
     for step in steps {
         world.patch_app("shop", step).await;
         if world.deployment("shop").await.is_some() {
@@ -116,7 +127,11 @@ async fn a_pass_changes_no_shared_object_in_place() {
             if matches!(reconcile(&context, &key, Wake::Due).await, Outcome::Done { .. }) {
                 writes += 1;
             }
-            assert_eq!((format!("{app:?}"), format!("{child:?}")), before, "a snapshot changed under a reader");
+            assert_eq!(
+                (format!("{app:?}"), format!("{child:?}")),
+                before,
+                "a snapshot changed under a reader"
+            );
             assert!(Arc::ptr_eq(&app, &context.apps.get(&key).unwrap()), "only a watch replaces an object");
         }
     }
@@ -142,7 +157,14 @@ async fn all_cases(world: &World) -> BTreeSet<&'static str> {
     world.create_app("dry-run", spec(json!({"scaling": {"mode": "DryRun"}}))).await;
     world.create_app("suspended", spec(json!({}))).await;
     world.create_app("born-suspended", spec(json!({"suspend": true}))).await;
-    world.create_app("quantities", spec(json!({"resources": {"requests": {"cpu": "0.5", "memory": "1000Mi"}, "limits": {"cpu": 1}}}))).await;
+    world
+        .create_app(
+            "quantities",
+            spec(
+                json!({"resources": {"requests": {"cpu": "0.5", "memory": "1000Mi"}, "limits": {"cpu": 1}}}),
+            ),
+        )
+        .await;
     world.create_app("injected", spec(json!({}))).await;
     world.create_app("scaled", spec(json!({}))).await;
     world.create_app("put-back", spec(json!({}))).await;
@@ -155,7 +177,11 @@ async fn all_cases(world: &World) -> BTreeSet<&'static str> {
             "metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "web", "image": "old:1"}]},
         }},
     });
-    world.deployments().create(&PostParams::default(), &serde_json::from_value(theirs).unwrap()).await.unwrap();
+    world
+        .deployments()
+        .create(&PostParams::default(), &serde_json::from_value(theirs).unwrap())
+        .await
+        .unwrap();
     world.create_app("conflict", spec(json!({}))).await;
     let scaler = json!({
         "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "other"},
@@ -177,8 +203,22 @@ async fn all_cases(world: &World) -> BTreeSet<&'static str> {
     }}}});
     world.deployments().patch("injected", &PatchParams::apply("injector"), &Patch::Apply(env)).await.unwrap();
     [
-        "available", "born-suspended", "conflict", "disabled", "dry-run", "injected", "invalid", "pinned", "plain", "put-back",
-        "quantities", "rejected", "scaled", "suspended", "unavailable", "zero",
+        "available",
+        "born-suspended",
+        "conflict",
+        "disabled",
+        "dry-run",
+        "injected",
+        "invalid",
+        "pinned",
+        "plain",
+        "put-back",
+        "quantities",
+        "rejected",
+        "scaled",
+        "suspended",
+        "unavailable",
+        "zero",
     ]
     .into()
 }
@@ -203,7 +243,8 @@ async fn a_steady_app_costs_zero_writes_in_120_seconds_and_not_even_a_pass() {
     world.lab.audit_settled().await.unwrap();
     // Events count here, unlike elsewhere; and the whole cluster does.
     let entries = world.lab.audit().since(&mark).unwrap();
-    let writes: Vec<_> = entries.iter().filter(|entry| entry.user == operator::USER && entry.is_write()).collect();
+    let writes: Vec<_> =
+        entries.iter().filter(|entry| entry.user == operator::USER && entry.is_write()).collect();
     assert!(writes.is_empty(), "{writes:#?}");
     assert!((operator.metric(PASSES).unwrap() - passes).abs() < f64::EPSILON, "no pass without a cause");
 }
@@ -238,13 +279,17 @@ async fn the_finalizer_is_never_stuck() {
     world.size("shop", 1).await;
     world.quiet().await;
     // Nobody may take the audit trail any more.
-    let bindings = world.api_in(operator::NAMESPACE, "rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings");
+    let bindings =
+        world.api_in(operator::NAMESPACE, "rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings");
     bindings.delete("kubesentry-audit", &DeleteParams::default()).await.unwrap();
     world.delete_app("shop").await;
     world.app_where("shop", "phase Terminating", |app| app["status"]["phase"] == "Terminating").await;
     world.gone("shop").await;
     assert!((operator.metric("kubesentry_audit_export_abandoned_total").unwrap() - 1.0).abs() < f64::EPSILON);
     let log = std::fs::read_to_string(operator.log()).unwrap();
-    assert!(log.contains("an audit record could not be exported") && log.contains("created the Deployment"), "{log}");
+    assert!(
+        log.contains("an audit record could not be exported") && log.contains("created the Deployment"),
+        "{log}"
+    );
     operator::install(&world.lab).await.unwrap();
 }

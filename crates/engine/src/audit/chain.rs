@@ -21,10 +21,7 @@ pub struct Chain {
 impl Chain {
     /// Before the first record.
     pub fn start() -> Self {
-        Self {
-            seq: 0,
-            head_hash: "0".repeat(64),
-        }
+        Self { seq: 0, head_hash: "0".repeat(64) }
     }
 
     /// Numbers, cuts and seals a draft, and moves the end of the chain to it.
@@ -139,10 +136,7 @@ pub fn verify(records: &[Record], start: &Chain) -> Result<Chain, BrokenLink> {
         } else if record.seal().as_ref() != Some(&record.hash) {
             WhyBroken::Content
         } else {
-            return Ok(Chain {
-                seq,
-                head_hash: record.hash.clone(),
-            });
+            return Ok(Chain { seq, head_hash: record.hash.clone() });
         };
         Err(BrokenLink { seq, why })
     })
@@ -190,16 +184,10 @@ mod tests {
 
     #[test]
     fn a_long_message_is_cut_between_characters() {
-        let record = Chain::start().append(Draft {
-            message: "ä".repeat(400),
-            reason: "x".repeat(99),
-            ..draft()
-        });
+        let record =
+            Chain::start().append(Draft { message: "ä".repeat(400), reason: "x".repeat(99), ..draft() });
         assert_eq!(record.message, "ä".repeat(256));
-        let record = Chain::start().append(Draft {
-            message: format!("a{}", "ä".repeat(400)),
-            ..draft()
-        });
+        let record = Chain::start().append(Draft { message: format!("a{}", "ä".repeat(400)), ..draft() });
         assert_eq!(record.message.len(), 511);
     }
 
@@ -209,29 +197,11 @@ mod tests {
         let mut records: Vec<Record> = (0..4).map(|_| chain.append(draft())).collect();
         records.swap(1, 2);
         let broken = verify(&records, &Chain::start()).unwrap_err();
-        assert_eq!(
-            broken,
-            BrokenLink {
-                seq: 2,
-                why: WhyBroken::Sequence
-            }
-        );
+        assert_eq!(broken, BrokenLink { seq: 2, why: WhyBroken::Sequence });
         records.swap(1, 2);
         records.remove(0);
-        assert_eq!(
-            verify(&records, &Chain::start()).unwrap_err().why,
-            WhyBroken::Sequence
-        );
-        let other = Chain {
-            seq: 1,
-            head_hash: "f".repeat(64),
-        };
-        assert_eq!(
-            verify(&records, &other).unwrap_err(),
-            BrokenLink {
-                seq: 2,
-                why: WhyBroken::Previous
-            }
-        );
+        assert_eq!(verify(&records, &Chain::start()).unwrap_err().why, WhyBroken::Sequence);
+        let other = Chain { seq: 1, head_hash: "f".repeat(64) };
+        assert_eq!(verify(&records, &other).unwrap_err(), BrokenLink { seq: 2, why: WhyBroken::Previous });
     }
 }

@@ -53,10 +53,7 @@ impl From<&Record> for Digest {
             at: cut_json(&record.at, AT_MAX),
             level: record.level,
             action: record.action,
-            target: cut_json(
-                &format!("{}/{}", record.target.kind, record.target.name),
-                TARGET_MAX,
-            ),
+            target: cut_json(&format!("{}/{}", record.target.kind, record.target.name), TARGET_MAX),
             outcome: record.outcome,
             reason: cut_json(&record.reason, DIGEST_REASON_MAX),
         }
@@ -99,23 +96,14 @@ pub struct Ledger {
 impl Default for Ledger {
     fn default() -> Self {
         let Chain { seq, head_hash } = Chain::start();
-        Self {
-            seq,
-            head_hash,
-            flushed_seq: 0,
-            recent: Vec::new(),
-            unflushed: Vec::new(),
-        }
+        Self { seq, head_hash, flushed_seq: 0, recent: Vec::new(), unflushed: Vec::new() }
     }
 }
 
 impl Ledger {
     /// The end of the chain.
     pub fn chain(&self) -> Chain {
-        Chain {
-            seq: self.seq,
-            head_hash: self.head_hash.clone(),
-        }
+        Chain { seq: self.seq, head_hash: self.head_hash.clone() }
     }
 
     /// Seals a draft and keeps the record; returned for the mirrors of the trail (events, logs).
@@ -181,20 +169,14 @@ impl Ledger {
     /// Whether the waiting records lead to the head, as they do unless the status was written by others.
     pub fn verify(&self) -> Result<(), BrokenLink> {
         let start = match self.unflushed.first() {
-            Some(first) => Chain {
-                seq: first.seq.saturating_sub(1),
-                head_hash: first.prev_hash.clone(),
-            },
+            Some(first) => Chain { seq: first.seq.saturating_sub(1), head_hash: first.prev_hash.clone() },
             None => return Ok(()),
         };
         let end = verify(&self.unflushed, &start)?;
         if end == self.chain() {
             Ok(())
         } else {
-            Err(BrokenLink {
-                seq: end.seq.saturating_add(1),
-                why: WhyBroken::Sequence,
-            })
+            Err(BrokenLink { seq: end.seq.saturating_add(1), why: WhyBroken::Sequence })
         }
     }
 }
@@ -248,10 +230,7 @@ impl Manifest {
         for (first, last) in chunks {
             let (first, last) = (first.max(1), last.min(head.seq));
             if first <= last {
-                by_first
-                    .entry(first)
-                    .and_modify(|known| *known = last.max(*known))
-                    .or_insert(last);
+                by_first.entry(first).and_modify(|known| *known = last.max(*known)).or_insert(last);
             }
         }
         let first_seq = by_first.first_key_value().map_or(0, |(first, _)| *first);
@@ -260,27 +239,15 @@ impl Manifest {
         let mut end = first_seq.saturating_sub(1);
         for (first, last) in by_first {
             if first > end + 1 {
-                gaps.push(Gap {
-                    first_seq: end + 1,
-                    last_seq: first - 1,
-                });
+                gaps.push(Gap { first_seq: end + 1, last_seq: first - 1 });
             }
             count += last.saturating_sub(end.max(first - 1));
             end = end.max(last);
         }
         if end < head.seq {
-            gaps.push(Gap {
-                first_seq: end + 1,
-                last_seq: head.seq,
-            });
+            gaps.push(Gap { first_seq: end + 1, last_seq: head.seq });
         }
-        Self {
-            count,
-            first_seq,
-            last_seq: head.seq,
-            head_hash: head.head_hash.clone(),
-            gaps,
-        }
+        Self { count, first_seq, last_seq: head.seq, head_hash: head.head_hash.clone(), gaps }
     }
 }
 
@@ -353,10 +320,7 @@ mod tests {
         let shorter = ours.chunk().unwrap();
         ours.append(draft());
         assert!(ours.agrees_with(&shorter));
-        theirs.append(Draft {
-            message: "another".to_owned(),
-            ..draft()
-        });
+        theirs.append(Draft { message: "another".to_owned(), ..draft() });
         assert!(!ours.agrees_with(&theirs.chunk().unwrap()));
         theirs.append(draft());
         assert!(!ours.agrees_with(&theirs.chunk().unwrap()));
@@ -364,20 +328,14 @@ mod tests {
 
     #[test]
     fn a_manifest_names_what_is_missing() {
-        let head = Chain {
-            seq: 20,
-            head_hash: "f".repeat(64),
-        };
+        let head = Chain { seq: 20, head_hash: "f".repeat(64) };
         let sum = |chunks: &[(u64, u64)]| {
             let sum = Manifest::over(chunks.iter().copied(), &head);
             let gaps: Vec<_> = sum.gaps.iter().map(|gap| (gap.first_seq, gap.last_seq)).collect();
             (sum.count, sum.first_seq, sum.last_seq, gaps)
         };
         assert_eq!(sum(&[(1, 16), (17, 20)]), (20, 1, 20, vec![]));
-        assert_eq!(
-            sum(&[(17, 20), (5, 12), (5, 6), (10, 12)]),
-            (12, 5, 20, vec![(13, 16)])
-        );
+        assert_eq!(sum(&[(17, 20), (5, 12), (5, 6), (10, 12)]), (12, 5, 20, vec![(13, 16)]));
         assert_eq!(sum(&[(3, 4), (9, 8)]), (2, 3, 20, vec![(5, 20)]));
         assert_eq!(sum(&[]), (0, 0, 20, vec![(1, 20)]));
         assert_eq!(Manifest::over([], &Chain::start()).gaps, vec![]);

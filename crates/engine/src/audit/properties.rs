@@ -16,17 +16,10 @@ pub(super) fn draft() -> Draft {
             generation: 2,
         },
         at: "2026-01-01T00:00:00Z".to_owned(),
-        operator: Operator {
-            instance: "kubesentry-0".to_owned(),
-            version: "0.1.0".to_owned(),
-        },
+        operator: Operator { instance: "kubesentry-0".to_owned(), version: "0.1.0".to_owned() },
         level: Level::Align,
         action: Action::PutBack,
-        target: Target {
-            kind: "Deployment".to_owned(),
-            name: "shop".to_owned(),
-            uid: None,
-        },
+        target: Target { kind: "Deployment".to_owned(), name: "shop".to_owned(), uid: None },
         decision: Decision::Execute,
         reason: "FieldsTaken".to_owned(),
         outcome: Outcome::Succeeded,
@@ -36,14 +29,7 @@ pub(super) fn draft() -> Draft {
 
 /// Texts that grow when escaped, and plain ones, up to far beyond every bound.
 fn text() -> impl Strategy<Value = String> {
-    let chars = prop_oneof![
-        any::<char>(),
-        Just('"'),
-        Just('\u{1}'),
-        Just('ä'),
-        Just('\u{1f600}'),
-        Just('x')
-    ];
+    let chars = prop_oneof![any::<char>(), Just('"'), Just('\u{1}'), Just('ä'), Just('\u{1f600}'), Just('x')];
     prop_oneof![
         prop::collection::vec(chars, 0..40).prop_map(String::from_iter),
         (any::<char>(), 100..700_usize).prop_map(|(c, n)| c.to_string().repeat(n)),
@@ -62,28 +48,15 @@ fn any_draft() -> impl Strategy<Value = Draft> {
         Action::ExportAbandoned,
         Action::SkipExport,
     ]);
-    let outcome = prop::sample::select(vec![
-        Outcome::Pending,
-        Outcome::Succeeded,
-        Outcome::Failed,
-        Outcome::Abandoned,
-    ]);
-    let decision = prop::sample::select(vec![
-        Decision::Execute,
-        Decision::Hold,
-        Decision::Skip,
-        Decision::Block,
-    ]);
+    let outcome =
+        prop::sample::select(vec![Outcome::Pending, Outcome::Succeeded, Outcome::Failed, Outcome::Abandoned]);
+    let decision =
+        prop::sample::select(vec![Decision::Execute, Decision::Hold, Decision::Skip, Decision::Block]);
     let target = (text(), text(), prop::option::of(text()));
     let texts = (text(), text(), text(), text());
     (action, outcome, decision, target, texts, any::<i64>()).prop_map(
         |(action, outcome, decision, (kind, name, uid), (at, reason, message, app), generation)| Draft {
-            app: AppRef {
-                namespace: app.clone(),
-                name: app.clone(),
-                uid: app,
-                generation,
-            },
+            app: AppRef { namespace: app.clone(), name: app.clone(), uid: app, generation },
             at,
             action,
             target: Target { kind, name, uid },
@@ -105,9 +78,9 @@ fn sealed(drafts: Vec<Draft>) -> (Vec<Record>, Chain) {
 /// Pointers of all leaves.
 fn leaves(value: &Value, at: &str, out: &mut Vec<String>) {
     match value {
-        Value::Object(fields) => fields
-            .iter()
-            .for_each(|(key, inner)| leaves(inner, &format!("{at}/{key}"), out)),
+        Value::Object(fields) => {
+            fields.iter().for_each(|(key, inner)| leaves(inner, &format!("{at}/{key}"), out));
+        }
         _ => out.push(at.to_owned()),
     }
 }
@@ -121,10 +94,7 @@ fn others(value: &Value) -> Vec<Value> {
         }
         Value::String(text) => {
             let words = ["Create", "Update", "Hold", "Skip", "Failed", "Pending", ""].map(Value::from);
-            words
-                .into_iter()
-                .chain([format!("{text} ").into(), text.to_uppercase().into()])
-                .collect()
+            words.into_iter().chain([format!("{text} ").into(), text.to_uppercase().into()]).collect()
         }
         _ => vec![],
     }

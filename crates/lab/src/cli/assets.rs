@@ -13,10 +13,7 @@ pub(super) async fn run(signals: &mut Signals) -> Result<u8, LabError> {
         Err(code) => return Ok(code),
     };
     output::tell(&format!("using {}", assets.describe()));
-    let folders: BTreeSet<_> = assets
-        .iter()
-        .filter_map(|(_, found)| found.path.parent())
-        .collect();
+    let folders: BTreeSet<_> = assets.iter().filter_map(|(_, found)| found.path.parent()).collect();
     for folder in folders {
         output::print(&folder.display().to_string());
     }

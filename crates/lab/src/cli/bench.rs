@@ -34,10 +34,7 @@ const NAMESPACE: &str = "bench";
 pub(super) async fn run(what: Bench, signals: &mut Signals) -> Result<u8, LabError> {
     let Bench::Drift(args) = what;
     // A bench pays for the disk, as production does.
-    let options = LabOptions {
-        fsync: true,
-        ..LabOptions::default()
-    };
+    let options = LabOptions { fsync: true, ..LabOptions::default() };
     let lab = match signals.or(Lab::start(options)).await {
         Ok(lab) => lab?,
         Err(code) => return Ok(code),
@@ -80,10 +77,7 @@ async fn measure(lab: &Lab, apps: u32) -> Result<Value, LabError> {
     let mut lost = 0;
     for round in 0..2 {
         for name in &names {
-            match drift::put_back(&api, name, &Change::Scale(5 + round), |d| {
-                d["spec"]["replicas"] == 2
-            })
-            .await
+            match drift::put_back(&api, name, &Change::Scale(5 + round), |d| d["spec"]["replicas"] == 2).await
             {
                 Ok(took) => samples.push(took),
                 Err(error) => {
@@ -136,19 +130,12 @@ async fn person(lab: &Lab) -> Result<Client, LabError> {
 }
 
 async fn post(client: &Client, path: &str, object: &Value) -> Result<(), LabError> {
-    let failed = |why: String| LabError::Operator {
-        doing: "create an object for the bench",
-        why,
-    };
+    let failed = |why: String| LabError::Operator { doing: "create an object for the bench", why };
     let request = http::Request::post(path)
         .header("content-type", "application/json")
         .body(object.to_string().into_bytes())
         .map_err(|error| failed(error.to_string()))?;
-    client
-        .request::<Value>(request)
-        .await
-        .map(drop)
-        .map_err(|error| failed(error.to_string()))
+    client.request::<Value>(request).await.map(drop).map_err(|error| failed(error.to_string()))
 }
 
 async fn create_apps(client: &Client, names: &[String]) -> Result<(), LabError> {
@@ -180,28 +167,19 @@ async fn wait_for(api: &Api<DynamicObject>, name: &str) -> Result<(), LabError> 
 
 /// The floor: a watch that answers every wrong size with one patch, nothing else.
 async fn floor(client: &Client, api: &Api<DynamicObject>, samples: u32) -> Result<Vec<Duration>, LabError> {
-    let failed = |error: kube::Error| LabError::Operator {
-        doing: "measure the floor",
-        why: error.to_string(),
-    };
+    let failed =
+        |error: kube::Error| LabError::Operator { doing: "measure the floor", why: error.to_string() };
     let deployment = json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "floor"},
         "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "floor"}}, "template": {
             "metadata": {"labels": {"app": "floor"}}, "spec": {"containers": [{"name": "app", "image": "nginx:1.29"}]},
         }},
     });
-    post(
-        client,
-        &format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments"),
-        &deployment,
-    )
-    .await?;
+    post(client, &format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments"), &deployment).await?;
     let live = api.get("floor").await.map_err(failed)?;
     let params = WatchParams::default().fields("metadata.name=floor");
-    let watch = api
-        .watch(&params, &live.metadata.resource_version.unwrap_or_default())
-        .await
-        .map_err(failed)?;
+    let watch =
+        api.watch(&params, &live.metadata.resource_version.unwrap_or_default()).await.map_err(failed)?;
     let writer = api.clone();
     let task = tokio::spawn(async move {
         let mut watch = watch.boxed();
@@ -229,10 +207,7 @@ async fn floor(client: &Client, api: &Api<DynamicObject>, samples: u32) -> Resul
 /// From the hand-made change being answered to the operator's write being received, both by the server's clock.
 fn own_share(entries: &[AuditEntry]) -> Vec<Duration> {
     let mut shares = Vec::new();
-    for scale in entries
-        .iter()
-        .filter(|e| e.subresource == "scale" && e.verb == "patch")
-    {
+    for scale in entries.iter().filter(|e| e.subresource == "scale" && e.verb == "patch") {
         let answer = entries.iter().filter(|e| {
             e.user == operator::USER
                 && e.resource == "deployments"
@@ -254,9 +229,5 @@ fn summary(sorted: &[Duration]) -> Value {
 }
 
 fn ratio(a: Duration, b: Duration) -> Value {
-    if b.is_zero() {
-        Value::Null
-    } else {
-        json!((a.as_secs_f64() / b.as_secs_f64() * 100.0).round() / 100.0)
-    }
+    if b.is_zero() { Value::Null } else { json!((a.as_secs_f64() / b.as_secs_f64() * 100.0).round() / 100.0) }
 }

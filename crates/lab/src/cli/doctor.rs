@@ -20,27 +20,13 @@ pub(super) fn run() -> Result<u8, LabError> {
     };
     let versions = Versions::pinned();
     let os = std::env::consts::OS;
-    say(
-        "system",
-        if os == "linux" {
-            Ok(os.to_owned())
-        } else {
-            Err(format!("{os}: the lab needs Linux"))
-        },
-    );
-    say(
-        "sentry-lab",
-        binary("sentry-lab")
-            .map(|p| p.display().to_string())
-            .map_err(|e| e.to_string()),
-    );
+    say("system", if os == "linux" { Ok(os.to_owned()) } else { Err(format!("{os}: the lab needs Linux")) });
+    say("sentry-lab", binary("sentry-lab").map(|p| p.display().to_string()).map_err(|e| e.to_string()));
     let cache = cache_root()?;
     let writable = std::fs::create_dir_all(&cache);
     say(
         "cache",
-        writable
-            .map(|()| cache.display().to_string())
-            .map_err(|e| format!("{}: {e}", cache.display())),
+        writable.map(|()| cache.display().to_string()).map_err(|e| format!("{}: {e}", cache.display())),
     );
     let mut to_build = false;
     match Assets::find(&Program::ALL) {
@@ -56,10 +42,8 @@ pub(super) fn run() -> Result<u8, LabError> {
             }
             for program in lookup.missing {
                 to_build = true;
-                let note = format!(
-                    "not built yet: `sentry-lab assets` does that once ({})",
-                    versions.kubernetes
-                );
+                let note =
+                    format!("not built yet: `sentry-lab assets` does that once ({})", versions.kubernetes);
                 say(program.name(), Ok(note));
             }
         }
@@ -71,17 +55,11 @@ pub(super) fn run() -> Result<u8, LabError> {
             let help = "install Go, or set KUBEBUILDER_ASSETS to a folder with the programs";
             say(
                 "go",
-                Err(format!(
-                    "{e}; needed to build the programs: {help} (Go {} or newer)",
-                    versions.go
-                )),
+                Err(format!("{e}; needed to build the programs: {help} (Go {} or newer)", versions.go)),
             );
         }
     }
-    say(
-        "free ports",
-        hold(3).map(|_| "yes".to_owned()).map_err(|e| e.to_string()),
-    );
+    say("free ports", hold(3).map(|_| "yes".to_owned()).map_err(|e| e.to_string()));
     let labs = running()?.len();
     say("labs", Ok(format!("{labs} running")));
     Ok(u8::from(!all_well))

@@ -33,8 +33,5 @@ pub(super) async fn run(args: Args, signals: &mut Signals) -> Result<u8, LabErro
     };
     let mut kubectl = lab.kubectl();
     let program = kubectl.get_program().into();
-    Err(LabError::Spawn {
-        program,
-        source: kubectl.args(args.args).exec(),
-    })
+    Err(LabError::Spawn { program, source: kubectl.args(args.args).exec() })
 }

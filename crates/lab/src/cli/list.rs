@@ -16,15 +16,9 @@ pub(super) fn run() -> Result<u8, LabError> {
     ));
     for lab in labs {
         let dir = lab.dir.display();
-        let name = lab
-            .dir
-            .file_name()
-            .map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+        let name = lab.dir.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
         let line = match lab.state {
-            None => format!(
-                "{name:<28} {:<8} {:<8} {:<8} {:<26} {dir}",
-                "-", "-", "starting", "-"
-            ),
+            None => format!("{name:<28} {:<8} {:<8} {:<8} {:<26} {dir}", "-", "-", "starting", "-"),
             Some(s) => {
                 let layer = match s.layer {
                     _ if s.existing => "existing",
@@ -38,10 +32,7 @@ pub(super) fn run() -> Result<u8, LabError> {
                 } else {
                     "in use"
                 };
-                format!(
-                    "{name:<28} {layer:<8} {:<8} {state:<8} {:<26} {dir}",
-                    s.owner_pid, s.api_url
-                )
+                format!("{name:<28} {layer:<8} {:<8} {state:<8} {:<26} {dir}", s.owner_pid, s.api_url)
             }
         };
         output::print(&line);

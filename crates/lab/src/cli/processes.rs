@@ -70,12 +70,7 @@ fn descendants(spare: &BTreeSet<u32>) -> Vec<u32> {
     let mut found = Vec::new();
     let mut ask = vec![std::process::id()];
     while let Some(parent) = ask.pop() {
-        for &child in children
-            .get(&parent)
-            .into_iter()
-            .flatten()
-            .filter(|c| !spare.contains(c))
-        {
+        for &child in children.get(&parent).into_iter().flatten().filter(|c| !spare.contains(c)) {
             found.push(child);
             ask.push(child);
         }

@@ -14,11 +14,8 @@ pub(crate) struct Signals {
 
 impl Signals {
     pub(crate) fn install() -> Result<Self, LabError> {
-        let failed = |source| LabError::Io {
-            doing: "handle the signals of",
-            path: "this process".into(),
-            source,
-        };
+        let failed =
+            |source| LabError::Io { doing: "handle the signals of", path: "this process".into(), source };
         Ok(Self {
             interrupt: signal(SignalKind::interrupt()).map_err(failed)?,
             terminate: signal(SignalKind::terminate()).map_err(failed)?,

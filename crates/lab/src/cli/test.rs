@@ -44,11 +44,7 @@ pub(super) async fn run(args: Args, signals: &mut Signals) -> Result<u8, LabErro
     let mut lab = if args.kubeconfig.is_some() || args.context.is_some() {
         Lab::existing(args.kubeconfig.as_deref(), args.context.as_deref())?
     } else {
-        let options = LabOptions {
-            layer: args.layer.into(),
-            name: None,
-            fsync: args.fsync,
-        };
+        let options = LabOptions { layer: args.layer.into(), name: None, fsync: args.fsync };
         match signals.or(Lab::start(options)).await {
             Ok(lab) => lab?,
             Err(code) => return Ok(code),
@@ -58,11 +54,7 @@ pub(super) async fn run(args: Args, signals: &mut Signals) -> Result<u8, LabErro
         "{} ready in {:.1} s ({})",
         lab.api_url(),
         started.elapsed().as_secs_f64(),
-        if lab.has_audit() {
-            lab.state().assets.describe()
-        } else {
-            "an existing cluster".to_owned()
-        }
+        if lab.has_audit() { lab.state().assets.describe() } else { "an existing cluster".to_owned() }
     ));
     processes::adopt_orphans();
     let code = command(&args.command, &mut lab, signals).await;

@@ -45,10 +45,7 @@ pub(super) async fn run(args: Args, signals: &mut Signals) -> Result<u8, LabErro
                 explain(&args, &lab);
                 Ok(0)
             }
-            _ => Err(LabError::NameTaken {
-                name: args.name,
-                dir: lab.dir,
-            }),
+            _ => Err(LabError::NameTaken { name: args.name, dir: lab.dir }),
         };
     }
     match signals.or(Assets::ensure(&Program::ALL)).await {
@@ -59,10 +56,7 @@ pub(super) async fn run(args: Args, signals: &mut Signals) -> Result<u8, LabErro
     let pid = supervisor.id();
     loop {
         if let Some(lab) = args.running()?
-            && lab
-                .state
-                .as_ref()
-                .is_some_and(|s| s.owner_pid == pid && s.ready && s.supervised)
+            && lab.state.as_ref().is_some_and(|s| s.owner_pid == pid && s.ready && s.supervised)
         {
             explain(&args, &lab);
             return Ok(0);
@@ -71,9 +65,7 @@ pub(super) async fn run(args: Args, signals: &mut Signals) -> Result<u8, LabErro
             let log = args.log()?;
             output::tail(&log, 20);
             let _ = std::fs::remove_file(&log);
-            output::complain(&format!(
-                "the lab did not start ({status}); see `sentry-lab doctor`"
-            ));
+            output::complain(&format!("the lab did not start ({status}); see `sentry-lab doctor`"));
             return Ok(3);
         }
         if let Err(code) = signals.or(tokio::time::sleep(Duration::from_millis(50))).await {
@@ -96,30 +88,20 @@ fn spawn(args: &Args) -> Result<std::process::Child, LabError> {
     };
     let (out, err) = open().map_err(LabError::io("write the log", &path))?;
     let program = std::env::current_exe().map_err(LabError::io("find the path of", "this program"))?;
-    let layer = if args.layer == LayerArg::Api {
-        "api"
-    } else {
-        "api-gc"
-    };
+    let layer = if args.layer == LayerArg::Api { "api" } else { "api-gc" };
     let mut command = Command::new(&program);
     command.args(["supervise", "--name", &args.name, "--layer", layer]);
     if args.fsync {
         command.arg("--fsync");
     }
     command.stdin(Stdio::null()).stdout(out).stderr(err);
-    command
-        .spawn()
-        .map_err(|source| LabError::Spawn { program, source })
+    command.spawn().map_err(|source| LabError::Spawn { program, source })
 }
 
 fn explain(args: &Args, lab: &Running) {
     let kubeconfig = lab.dir.join("admin.kubeconfig");
     let url = lab.state.as_ref().map_or("", |s: &LabState| s.api_url.as_str());
-    let name = if args.name == DEFAULT_NAME {
-        String::new()
-    } else {
-        format!(" --name {}", args.name)
-    };
+    let name = if args.name == DEFAULT_NAME { String::new() } else { format!(" --name {}", args.name) };
     output::tell(&format!("{url} is up; use it with"));
     output::tell(&format!("  export KUBECONFIG={}", kubeconfig.display()));
     output::tell(&format!("  sentry-lab kubectl{name} -- get namespaces"));
@@ -131,11 +113,7 @@ fn explain(args: &Args, lab: &Running) {
 pub(super) async fn supervise(args: Args, signals: &mut Signals) -> Result<u8, LabError> {
     // Detached from the terminal: closing it or Ctrl-C there doesn't reach the lab.
     let _ = setsid();
-    let options = LabOptions {
-        layer: args.layer.into(),
-        name: Some(args.name.clone()),
-        fsync: args.fsync,
-    };
+    let options = LabOptions { layer: args.layer.into(), name: Some(args.name.clone()), fsync: args.fsync };
     let mut lab = match signals.or(Lab::start(options)).await {
         Ok(lab) => lab?,
         Err(code) => return Ok(code),

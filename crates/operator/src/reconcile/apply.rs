@@ -79,13 +79,7 @@ pub async fn apply(context: &Context, observation: &Observation, plan: Plan, mem
         failure: None,
         _made_here: (),
     };
-    let Plan {
-        finalizer,
-        child,
-        identify,
-        release,
-        wake_after: _,
-    } = plan;
+    let Plan { finalizer, child, identify, release, wake_after: _ } = plan;
     if release {
         applied.release = Some(export::release(context, observation, memory).await);
         return applied;
@@ -112,11 +106,7 @@ pub async fn apply(context: &Context, observation: &Observation, plan: Plan, mem
     }
     if let Some(write) = child {
         let write = Box::new(write);
-        applied.child = match context
-            .door
-            .apply_deployment(&observation.app.key, &write.body)
-            .await
-        {
+        applied.child = match context.door.apply_deployment(&observation.app.key, &write.body).await {
             Ok(view) => ChildOutcome::Written(Box::new(view.into()), write),
             Err(error) => ChildOutcome::Refused(error, write),
         };
@@ -130,17 +120,9 @@ async fn writer_of(context: &Context, observation: &Observation, fields: &[LostF
     let resource = ApiResource::erase::<k8s_openapi::api::apps::v1::Deployment>(&());
     let key = &observation.app.key;
     let api: Api<DynamicObject> = Api::namespaced_with(context.reader.clone(), &key.namespace, &resource);
-    let live = tokio::time::timeout(READ_TIMEOUT, api.get(&key.name))
-        .await
-        .ok()?
-        .ok()?;
+    let live = tokio::time::timeout(READ_TIMEOUT, api.get(&key.name)).await.ok()?.ok()?;
     let live = serde_json::to_value(live).unwrap_or(Value::Null);
-    let writer = fields
-        .iter()
-        .find_map(|field| ownership::holders(&live, field).into_iter().next())?;
-    let via = writer
-        .subresource
-        .map(|subresource| format!(" on {subresource}"))
-        .unwrap_or_default();
+    let writer = fields.iter().find_map(|field| ownership::holders(&live, field).into_iter().next())?;
+    let via = writer.subresource.map(|subresource| format!(" on {subresource}")).unwrap_or_default();
     Some(format!("{} ({}{via})", writer.manager, writer.operation))
 }

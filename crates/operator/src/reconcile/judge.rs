@@ -79,19 +79,11 @@ pub fn understand(app: &App, options: &ParseOptions) -> Understood {
         namespace: app.key.namespace.to_string(),
         uid: app.uid.clone(),
     };
-    let intent = match parsed
-        .app
-        .as_ref()
-        .map(|valid| children::deployment(&valid.workload, &identity))
-    {
+    let intent = match parsed.app.as_ref().map(|valid| children::deployment(&valid.workload, &identity)) {
         Some(Ok(intent)) => Some(intent),
         Some(Err(error)) => {
             parsed.app = None;
-            parsed.violations.push(Violation::new(
-                "spec.template",
-                FaultKind::Invalid,
-                error.to_string(),
-            ));
+            parsed.violations.push(Violation::new("spec.template", FaultKind::Invalid, error.to_string()));
             None
         }
         None => None,
@@ -103,15 +95,10 @@ pub fn understand(app: &App, options: &ParseOptions) -> Understood {
 pub fn judge(observation: &Observation, understood: Arc<Understood>) -> Judgement {
     let app = &observation.app;
     let whose = whose(app, observation.child.as_deref());
-    let size = understood
-        .valid()
-        .map(|(valid, _)| size::decide(&valid.policy, &observed_size(observation, whose)));
+    let size =
+        understood.valid().map(|(valid, _)| size::decide(&valid.policy, &observed_size(observation, whose)));
     let verdict = if app.deletion.is_some() {
-        if app.finalizer_index().is_some() {
-            Verdict::Release
-        } else {
-            Verdict::Leave
-        }
+        if app.finalizer_index().is_some() { Verdict::Release } else { Verdict::Leave }
     } else if let Some((valid, _)) = understood.valid() {
         if valid.policy.suspend {
             Verdict::Hold(Hold::Suspended)
@@ -126,25 +113,14 @@ pub fn judge(observation: &Observation, understood: Arc<Understood>) -> Judgemen
             message: summarize(&understood.parsed.violations, VIOLATIONS_TOLD),
         }))
     };
-    Judgement {
-        understood,
-        whose,
-        size,
-        verdict,
-    }
+    Judgement { understood, whose, size, verdict }
 }
 
 fn observed_size(observation: &Observation, whose: Whose) -> Observed {
     let other_scaler = observation.scaler.is_some();
-    let child = observation
-        .child
-        .as_deref()
-        .filter(|_| matches!(whose, Whose::Ours | Whose::AVanishedApps));
+    let child = observation.child.as_deref().filter(|_| matches!(whose, Whose::Ours | Whose::AVanishedApps));
     let Some(child) = child else {
-        return Observed {
-            other_scaler,
-            ..Observed::default()
-        };
+        return Observed { other_scaler, ..Observed::default() };
     };
     // The annotation speaks for us only while it is ours: somebody may have written another number there.
     let annotation = json!({"metadata": {"annotations": {ANNOTATION_DESIRED_REPLICAS: ""}}});

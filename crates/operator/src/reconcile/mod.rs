@@ -34,6 +34,11 @@ pub enum Outcome {
     Retry(String),
 }
 
+/// The earlier of two times to come back.
+fn earlier(delay: Option<Duration>, other: impl Into<Option<Duration>>) -> Option<Duration> {
+    [delay, other.into()].into_iter().flatten().min()
+}
+
 /// One pass.
 pub async fn reconcile(context: &Context, key: &Key, wake: Wake) -> Outcome {
     let Some(observation) = observe::observe(context, key) else {
@@ -67,12 +72,8 @@ async fn pass(context: &Context, observation: &Observation, memory: &mut Memory,
 
 /// Whether a cache doesn't show our own last write yet: a pass on it would do things twice.
 fn is_behind(context: &Context, observation: &Observation, memory: &mut Memory) -> bool {
-    let app = memory
-        .app_write
-        .is_pending(context.apps.reached(), observation.mono);
-    let child = memory
-        .child_write
-        .is_pending(context.deployments.reached(), observation.mono);
+    let app = memory.app_write.is_pending(context.apps.reached(), observation.mono);
+    let child = memory.child_write.is_pending(context.deployments.reached(), observation.mono);
     app || child
 }
 

@@ -99,10 +99,7 @@ impl ChildWrite {
 /// Plans the writes.
 pub fn plan(observation: &Observation, judgement: &Judgement, memory: &mut Memory) -> Plan {
     match judgement.verdict {
-        Verdict::Release => Plan {
-            release: true,
-            ..Plan::default()
-        },
+        Verdict::Release => Plan { release: true, ..Plan::default() },
         Verdict::Leave | Verdict::Hold(_) => Plan::default(),
         Verdict::Align => {
             let mut plan = align(observation, judgement, memory);
@@ -130,10 +127,7 @@ fn align(observation: &Observation, judgement: &Judgement, memory: &mut Memory) 
     let sized = if size.is_ours() {
         Sized::Ours(replicas)
     } else {
-        Sized::Theirs {
-            replicas,
-            resource_version: child.map(|child| child.resource_version.clone()),
-        }
+        Sized::Theirs { replicas, resource_version: child.map(|child| child.resource_version.clone()) }
     };
     let body = intent.with_size(&sized);
     let Some((action, fields)) = need(&body, intent.hash(), size, child, judgement.whose) else {
@@ -144,15 +138,13 @@ fn align(observation: &Observation, judgement: &Judgement, memory: &mut Memory) 
     };
 
     let paths: Vec<String> = fields.iter().map(ToString::to_string).collect();
-    let verdict = memory
-        .contention
-        .observe(paths.iter().map(String::as_str), observation.mono);
+    let verdict = memory.contention.observe(paths.iter().map(String::as_str), observation.mono);
     plan.wake_after = memory.contention.next_change(observation.mono);
     if memory.contention.is_contended() && !memory.contention.has_writer() {
         plan.identify.clone_from(&fields);
     }
     if let (Action::PutBack, contention::Verdict::Wait(wait)) = (action, verdict) {
-        plan.wake_after = earlier(plan.wake_after, wait);
+        plan.wake_after = super::earlier(plan.wake_after, wait);
         return plan;
     }
 
@@ -160,7 +152,7 @@ fn align(observation: &Observation, judgement: &Judgement, memory: &mut Memory) 
     match &memory.refused {
         Some(refused) if refused.intent != sent => memory.refused = None,
         Some(refused) if observation.mono < refused.retry_at => {
-            plan.wake_after = earlier(plan.wake_after, refused.retry_at - observation.mono);
+            plan.wake_after = super::earlier(plan.wake_after, refused.retry_at - observation.mono);
             return plan;
         }
         _ => {}
@@ -229,8 +221,4 @@ fn add_finalizer(observation: &Observation) -> Value {
         json!({"op": "add", "path": "/metadata/finalizers/-", "value": FINALIZER})
     };
     json!([{"op": "test", "path": "/metadata/resourceVersion", "value": app.resource_version}, add])
-}
-
-fn earlier(delay: Option<Duration>, other: Duration) -> Option<Duration> {
-    Some(delay.map_or(other, |delay| delay.min(other)))
 }

@@ -1,6 +1,7 @@
 //! What the live tests share: the control plane of the run, one operator per test binary, and words to say what is done
 //! and expected.
-#![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::needless_pass_by_value, reason = "a test may end here")]
 
 use std::future::Future;
 use std::time::Duration;
@@ -53,7 +54,14 @@ impl World {
         self.api_in(&self.namespace, group, version, kind, plural)
     }
 
-    pub fn api_in(&self, namespace: &str, group: &str, version: &str, kind: &str, plural: &str) -> Api<DynamicObject> {
+    pub fn api_in(
+        &self,
+        namespace: &str,
+        group: &str,
+        version: &str,
+        kind: &str,
+        plural: &str,
+    ) -> Api<DynamicObject> {
         let api_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
         let resource = ApiResource {
             group: group.into(),
@@ -79,7 +87,9 @@ impl World {
 
     pub async fn create_app(&self, name: &str, spec: Value) -> Value {
         let app = app(name, spec);
-        value(self.apps().create(&PostParams::default(), &serde_json::from_value(app).unwrap()).await.unwrap())
+        value(
+            self.apps().create(&PostParams::default(), &serde_json::from_value(app).unwrap()).await.unwrap(),
+        )
     }
 
     pub async fn patch_app(&self, name: &str, patch: Value) -> Value {
@@ -138,7 +148,8 @@ impl World {
 
     /// Waits until the Deployment exists with that size.
     pub async fn size(&self, name: &str, replicas: i64) -> Value {
-        self.deployment_where(name, &format!("{replicas} replicas"), |d| d["spec"]["replicas"] == replicas).await
+        self.deployment_where(name, &format!("{replicas} replicas"), |d| d["spec"]["replicas"] == replicas)
+            .await
     }
 
     /// Waits until the App's status speaks of its newest generation and of the newest Deployment, and the operator has
@@ -159,7 +170,10 @@ impl World {
     /// Writes of the operator in this test's namespace since a mark; events don't count.
     pub fn writes_since(&self, mark: &Mark) -> Vec<AuditEntry> {
         let own = |entry: &AuditEntry| {
-            entry.user == operator::USER && entry.is_write() && !entry.is_event() && entry.namespace == self.namespace
+            entry.user == operator::USER
+                && entry.is_write()
+                && !entry.is_event()
+                && entry.namespace == self.namespace
         };
         self.lab.audit().since(mark).unwrap().into_iter().filter(own).collect()
     }
@@ -179,7 +193,8 @@ impl World {
                 {"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable", "message": "as tested"},
             ],
         }});
-        let params = PatchParams { field_manager: Some("deployment-controller".into()), ..PatchParams::default() };
+        let params =
+            PatchParams { field_manager: Some("deployment-controller".into()), ..PatchParams::default() };
         self.deployments().patch_status(name, &params, &Patch::Merge(status)).await.unwrap();
     }
 
@@ -237,7 +252,9 @@ where
     loop {
         match look().await {
             Ok(found) => return found,
-            Err(seen) if tokio::time::Instant::now() > deadline => panic!("not seen: {what}\nlast seen: {seen:#?}"),
+            Err(seen) if tokio::time::Instant::now() > deadline => {
+                panic!("not seen: {what}\nlast seen: {seen:#?}")
+            }
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }
     }

@@ -2,16 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use kubesentry_lab::LabError;
 use kubesentry_lab::drift::{self, Change};
 use kubesentry_lab::operator::Operator;
 use serde_json::{Value, json};
 
-use super::PATIENCE;
-use super::cluster::{Cluster, NAMESPACE, Said};
-use super::stage::{Failed, Stage, time};
-
-type Act = Result<Result<(), Failed>, LabError>;
+use super::claims::{Act, app, claim, condition, deployment, ran, show};
+use super::cluster::{Cluster, NAMESPACE};
+use super::stage::{Stage, time};
 
 /// Ends an act where a claim does not hold.
 macro_rules! hold {
@@ -86,11 +83,7 @@ async fn birth(stage: &mut Stage, cluster: &Cluster<'_>) -> Act {
     stage.output(SHOP);
     stage.command("kubectl apply -f shop.yaml");
     let begun = Instant::now();
-    hold!(ran(
-        stage,
-        "the App is accepted",
-        &cluster.kubectl(&["apply", "-f", "-"], Some(SHOP))?
-    ));
+    hold!(ran(stage, "the App is accepted", &cluster.kubectl(&["apply", "-f", "-"], Some(SHOP))?));
     hold!(
         deployment(
             stage,
@@ -118,18 +111,18 @@ async fn birth(stage: &mut Stage, cluster: &Cluster<'_>) -> Act {
     Ok(Ok(()))
 }
 
+/// What is typed, what is claimed, what is sent, and how the right object looks.
+type HandMade = (&'static str, &'static str, Change, fn(&Value) -> bool);
+
 async fn hand_made_changes(stage: &mut Stage, cluster: &Cluster<'_>) -> Act {
     stage.chapter("A hand-made change is put back");
     let strategic =
         json!({"spec": {"template": {"spec": {"containers": [{"name": "app", "image": "nginx:evil"}]}}}});
     let label = json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": null}}});
-    let changes: [(&str, &str, Change, fn(&Value) -> bool); 3] = [
-        (
-            "kubectl scale deployment shop --replicas=10",
-            "the size is 2 again",
-            Change::Scale(10),
-            |d| d["spec"]["replicas"] == 2,
-        ),
+    let changes: [HandMade; 3] = [
+        ("kubectl scale deployment shop --replicas=10", "the size is 2 again", Change::Scale(10), |d| {
+            d["spec"]["replicas"] == 2
+        }),
         (
             "kubectl set image deployment/shop app=nginx:evil",
             "the image is nginx:1.29 again",
@@ -147,16 +140,9 @@ async fn hand_made_changes(stage: &mut Stage, cluster: &Cluster<'_>) -> Act {
     for (command, claim, change, is_right) in changes {
         stage.command(command);
         match drift::put_back(&api, "shop", &change, is_right).await {
-            Ok(took) => stage.holds(
-                claim,
-                Some(&format!("{} after the API server answered", time(took))),
-            ),
+            Ok(took) => stage.holds(claim, Some(&format!("{} after the API server answered", time(took)))),
             Err(error) => {
-                return Ok(Err(stage.fails(
-                    claim,
-                    "the change is put back",
-                    &error.to_string(),
-                )));
+                return Ok(Err(stage.fails(claim, "the change is put back", &error.to_string())));
             }
         }
     }
@@ -174,10 +160,8 @@ async fn a_neighbour(stage: &mut Stage, cluster: &Cluster<'_>) -> Act {
         "spec": {"template": {"spec": {"containers": [{"name": "app", "env": [{"name": "INJECTED", "value": "yes"}]}]}}},
     });
     stage.command("kubectl apply --server-side --field-manager=team -f theirs.yaml");
-    let said = cluster.kubectl(
-        &["apply", "--server-side", "--field-manager=team", "-f", "-"],
-        Some(&theirs.to_string()),
-    )?;
+    let said = cluster
+        .kubectl(&["apply", "--server-side", "--field-manager=team", "-f", "-"], Some(&theirs.to_string()))?;
     hold!(ran(stage, "their apply is accepted", &said));
     tokio::time::sleep(Duration::from_millis(500)).await;
     let writes = cluster.writes_since(&mark).await?;
@@ -188,17 +172,11 @@ async fn a_neighbour(stage: &mut Stage, cluster: &Cluster<'_>) -> Act {
         writes.is_empty(),
         &format!("{} writes", writes.len())
     ));
-    deployment(
-        stage,
-        cluster,
-        "their fields are still there",
-        "their annotation and INJECTED",
-        |d| {
-            let env = d["spec"]["template"]["spec"]["containers"][0]["env"].as_array();
-            d["metadata"]["annotations"]["team.example.com/owner"] == "checkout"
-                && env.is_some_and(|env| env.iter().any(|e| e["name"] == "INJECTED"))
-        },
-    )
+    deployment(stage, cluster, "their fields are still there", "their annotation and INJECTED", |d| {
+        let env = d["spec"]["template"]["spec"]["containers"][0]["env"].as_array();
+        d["metadata"]["annotations"]["team.example.com/owner"] == "checkout"
+            && env.is_some_and(|env| env.iter().any(|e| e["name"] == "INJECTED"))
+    })
     .await
 }
 
@@ -208,27 +186,13 @@ async fn wrong_apps(stage: &mut Stage, cluster: &Cluster<'_>) -> Act {
     stage.command("kubectl apply -f wrong.yaml");
     let said = cluster.kubectl(&["apply", "-f", "-"], Some(WRONG))?;
     stage.output(&said.text);
-    let named = [
-        "spec.image",
-        "spec.scaling.minReplicas",
-        "spec.scaling.metrics[0].target",
-    ];
+    let named = ["spec.image", "spec.scaling.minReplicas", "spec.scaling.metrics[0].target"];
     let all = !said.ok && named.iter().all(|path| said.text.contains(path));
-    hold!(claim(
-        stage,
-        "all three faults are named at once",
-        &named.join(", "),
-        all,
-        &said.text
-    ));
+    hold!(claim(stage, "all three faults are named at once", &named.join(", "), all, &said.text));
     stage.say("What a CRD cannot see, a fault inside the Pod template, is found by the operator:");
     stage.output(TYPO);
     stage.command("kubectl apply -f typo.yaml");
-    hold!(ran(
-        stage,
-        "the API server takes it",
-        &cluster.kubectl(&["apply", "-f", "-"], Some(TYPO))?
-    ));
+    hold!(ran(stage, "the API server takes it", &cluster.kubectl(&["apply", "-f", "-"], Some(TYPO))?));
     hold!(
         app(
             stage,
@@ -243,11 +207,7 @@ async fn wrong_apps(stage: &mut Stage, cluster: &Cluster<'_>) -> Act {
         .await?
     );
     let typo = cluster.app("typo").await?.unwrap_or_default();
-    stage.say(
-        &condition(&typo, "Ready")
-            .and_then(|c| c["message"].as_str())
-            .unwrap_or_default(),
-    );
+    stage.say(condition(&typo, "Ready").and_then(|c| c["message"].as_str()).unwrap_or_default());
     cluster.kubectl(&["delete", "apps.apps.sentry.io", "typo"], None)?;
     Ok(Ok(()))
 }
@@ -285,33 +245,20 @@ async fn pin(stage: &mut Stage, cluster: &Cluster<'_>) -> Act {
     stage.command(&format!("kubectl patch app/shop --type=merge -p '{unpin}'"));
     let said = cluster.kubectl(&["patch", "app/shop", "--type=merge", "-p", unpin], None)?;
     hold!(ran(stage, "the pin is gone", &said));
-    deployment(
-        stage,
-        cluster,
-        "back within the bounds: 6 replicas",
-        "replicas 6",
-        |d| d["spec"]["replicas"] == 6,
-    )
+    deployment(stage, cluster, "back within the bounds: 6 replicas", "replicas 6", |d| {
+        d["spec"]["replicas"] == 6
+    })
     .await
 }
 
 async fn suspend(stage: &mut Stage, cluster: &Cluster<'_>) -> Act {
     stage.chapter("A suspended App is observed, and nothing else");
     let patch = |suspend: bool| format!(r#"{{"spec":{{"suspend":{suspend}}}}}"#);
-    stage.command(&format!(
-        "kubectl patch app/shop --type=merge -p '{}'",
-        patch(true)
-    ));
+    stage.command(&format!("kubectl patch app/shop --type=merge -p '{}'", patch(true)));
     cluster.kubectl(&["patch", "app/shop", "--type=merge", "-p", &patch(true)], None)?;
     hold!(
-        app(
-            stage,
-            cluster,
-            "shop",
-            "the App is suspended",
-            "phase Suspended",
-            |a| a["status"]["phase"] == "Suspended"
-        )
+        app(stage, cluster, "shop", "the App is suspended", "phase Suspended", |a| a["status"]["phase"]
+            == "Suspended")
         .await?
     );
     stage.command("kubectl scale deployment shop --replicas=1");
@@ -331,19 +278,10 @@ async fn suspend(stage: &mut Stage, cluster: &Cluster<'_>) -> Act {
         )
         .await?
     );
-    stage.command(&format!(
-        "kubectl patch app/shop --type=merge -p '{}'",
-        patch(false)
-    ));
+    stage.command(&format!("kubectl patch app/shop --type=merge -p '{}'", patch(false)));
     cluster.kubectl(&["patch", "app/shop", "--type=merge", "-p", &patch(false)], None)?;
-    deployment(
-        stage,
-        cluster,
-        "resumed, the size is put back",
-        "replicas 6",
-        |d| d["spec"]["replicas"] == 6,
-    )
-    .await
+    deployment(stage, cluster, "resumed, the size is put back", "replicas 6", |d| d["spec"]["replicas"] == 6)
+        .await
 }
 
 /// Long enough to see a loop, short enough to watch.
@@ -359,13 +297,7 @@ async fn quiet(stage: &mut Stage, cluster: &Cluster<'_>) -> Act {
     ));
     tokio::time::sleep(WINDOW).await;
     let writes = cluster.writes_since(&mark).await?;
-    Ok(claim(
-        stage,
-        "zero writes",
-        "0 writes",
-        writes.is_empty(),
-        &format!("{} writes", writes.len()),
-    ))
+    Ok(claim(stage, "zero writes", "0 writes", writes.is_empty(), &format!("{} writes", writes.len())))
 }
 
 async fn restart(stage: &mut Stage, cluster: &mut Cluster<'_>) -> Act {
@@ -389,16 +321,9 @@ async fn restart(stage: &mut Stage, cluster: &mut Cluster<'_>) -> Act {
     let api = drift::deployments(cluster.client.clone(), NAMESPACE);
     let change = Change::Merge(json!({"spec": {"revisionHistoryLimit": 3}}));
     match drift::put_back(&api, "shop", &change, |d| d["spec"]["revisionHistoryLimit"] == 10).await {
-        Ok(took) => stage.holds(
-            "and it is on watch: another change is put back",
-            Some(&time(took)),
-        ),
+        Ok(took) => stage.holds("and it is on watch: another change is put back", Some(&time(took))),
         Err(error) => {
-            return Ok(Err(stage.fails(
-                "it is on watch",
-                "a change is put back",
-                &error.to_string(),
-            )));
+            return Ok(Err(stage.fails("it is on watch", "a change is put back", &error.to_string())));
         }
     }
     Ok(Ok(()))
@@ -407,10 +332,8 @@ async fn restart(stage: &mut Stage, cluster: &mut Cluster<'_>) -> Act {
 async fn farewell(stage: &mut Stage, cluster: &Cluster<'_>) -> Act {
     stage.chapter("A deleted App leaves its record, and nothing else");
     cluster.rest().await?;
-    let uid = cluster
-        .app("shop")
-        .await?
-        .map(|app| app["metadata"]["uid"].as_str().unwrap_or_default().to_owned());
+    let uid =
+        cluster.app("shop").await?.map(|app| app["metadata"]["uid"].as_str().unwrap_or_default().to_owned());
     let uid = uid.unwrap_or_default();
     stage.command("kubectl delete app/shop");
     hold!(ran(
@@ -425,9 +348,7 @@ async fn farewell(stage: &mut Stage, cluster: &Cluster<'_>) -> Act {
         .flat_map(str::lines)
         .filter_map(|line| serde_json::from_str(line).ok())
         .collect();
-    stage.command(&format!(
-        "kubectl -n kubesentry-system get configmaps -l apps.sentry.io/audit-uid={uid}"
-    ));
+    stage.command(&format!("kubectl -n kubesentry-system get configmaps -l apps.sentry.io/audit-uid={uid}"));
     for record in &records {
         let text = |field: &str| record[field].as_str().unwrap_or_default().to_owned();
         stage.output(&format!(
@@ -438,10 +359,7 @@ async fn farewell(stage: &mut Stage, cluster: &Cluster<'_>) -> Act {
             text("message")
         ));
     }
-    let last = records
-        .last()
-        .map(|record| record["action"].clone())
-        .unwrap_or_default();
+    let last = records.last().map(|record| record["action"].clone()).unwrap_or_default();
     hold!(claim(
         stage,
         "the record ends with the deletion",
@@ -465,87 +383,4 @@ async fn farewell(stage: &mut Stage, cluster: &Cluster<'_>) -> Act {
         gone,
         "the Deployment is still there",
     ))
-}
-
-fn show(stage: &Stage, cluster: &Cluster<'_>, args: &[&str]) -> Result<(), LabError> {
-    stage.command(&format!("kubectl {}", args.join(" ")));
-    stage.output(&cluster.kubectl(args, None)?.text);
-    Ok(())
-}
-
-fn ran(stage: &mut Stage, sentence: &str, said: &Said) -> Result<(), Failed> {
-    claim(
-        stage,
-        sentence,
-        "kubectl ends without an error",
-        said.ok,
-        said.text.trim(),
-    )
-}
-
-fn claim(stage: &mut Stage, sentence: &str, expected: &str, holds: bool, seen: &str) -> Result<(), Failed> {
-    if holds {
-        stage.holds(sentence, None);
-        Ok(())
-    } else {
-        Err(stage.fails(sentence, expected, seen))
-    }
-}
-
-async fn deployment(
-    stage: &mut Stage,
-    cluster: &Cluster<'_>,
-    sentence: &str,
-    expected: &str,
-    holds: impl Fn(&Value) -> bool,
-) -> Act {
-    let begun = Instant::now();
-    loop {
-        let seen = cluster.deployment("shop").await?;
-        if seen.as_ref().is_some_and(&holds) {
-            stage.holds(sentence, None);
-            return Ok(Ok(()));
-        }
-        if begun.elapsed() > PATIENCE {
-            return Ok(Err(stage.fails(
-                sentence,
-                expected,
-                &seen.unwrap_or_default()["spec"].to_string(),
-            )));
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-async fn app(
-    stage: &mut Stage,
-    cluster: &Cluster<'_>,
-    name: &str,
-    sentence: &str,
-    expected: &str,
-    holds: impl Fn(&Value) -> bool,
-) -> Act {
-    let begun = Instant::now();
-    loop {
-        let seen = cluster.app(name).await?;
-        if seen.as_ref().is_some_and(&holds) {
-            stage.holds(sentence, None);
-            return Ok(Ok(()));
-        }
-        if begun.elapsed() > PATIENCE {
-            return Ok(Err(stage.fails(
-                sentence,
-                expected,
-                &seen.unwrap_or_default()["status"].to_string(),
-            )));
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-fn condition<'a>(app: &'a Value, kind: &str) -> Option<&'a Value> {
-    app["status"]["conditions"]
-        .as_array()?
-        .iter()
-        .find(|condition| condition["type"] == kind)
 }

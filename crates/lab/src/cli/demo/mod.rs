@@ -3,6 +3,7 @@
 //! Starts a lab and the operator, plays the acts, stops both. Exit code 1 where a claim does not hold.
 
 mod acts;
+mod claims;
 mod cluster;
 mod stage;
 

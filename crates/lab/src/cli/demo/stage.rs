@@ -27,12 +27,7 @@ impl Stage {
         let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         let able = std::env::var_os("TERM").is_some_and(|term| term != "dumb");
         let colour = wanted && able && std::io::stdout().is_terminal();
-        Self {
-            colour,
-            begun: Instant::now(),
-            chapters: 0,
-            claims: 0,
-        }
+        Self { colour, begun: Instant::now(), chapters: 0, claims: 0 }
     }
 
     pub(super) fn title(&self, text: &str) {
@@ -55,10 +50,7 @@ impl Stage {
 
     /// A command that is run.
     pub(super) fn command(&self, text: &str) {
-        self.line(&format!(
-            "   {}",
-            self.paint(AnsiColor::Blue.on_default(), &format!("$ {text}"))
-        ));
+        self.line(&format!("   {}", self.paint(AnsiColor::Blue.on_default(), &format!("$ {text}"))));
     }
 
     /// What a command printed.
@@ -91,25 +83,18 @@ impl Stage {
 
     pub(super) fn end(&self) {
         self.line("");
-        let text = format!(
-            "All {} claims hold ({} s).",
-            self.claims,
-            self.begun.elapsed().as_secs()
-        );
+        let text = format!("All {} claims hold ({} s).", self.claims, self.begun.elapsed().as_secs());
         self.line(&self.paint(Style::new().bold(), &text));
     }
 
+    #[allow(clippy::unused_self, reason = "the stage is who speaks")]
     pub(super) fn line(&self, text: &str) {
         // A closed pipe is no error: nobody reads any more.
         let _ = writeln!(std::io::stdout().lock(), "{text}");
     }
 
     fn paint(&self, style: Style, text: &str) -> String {
-        if self.colour {
-            format!("{style}{text}{style:#}")
-        } else {
-            text.to_owned()
-        }
+        if self.colour { format!("{style}{text}{style:#}") } else { text.to_owned() }
     }
 }
 

@@ -1,11 +1,13 @@
+#![allow(
+    clippy::too_many_lines,
+    clippy::items_after_statements,
+    clippy::unnecessary_wraps,
+    reason = "tables are long"
+)]
 use super::*;
 
 fn passed(status: Status, reason: &str) -> Option<Passed> {
-    Some(Passed {
-        status,
-        reason: reason.to_owned(),
-        message: format!("{reason}."),
-    })
+    Some(Passed { status, reason: reason.to_owned(), message: format!("{reason}.") })
 }
 
 fn settled() -> DeploymentFacts {
@@ -37,10 +39,7 @@ fn facts() -> Facts {
 }
 
 fn blocked(reason: Reason) -> Option<Blocked> {
-    Some(Blocked {
-        reason,
-        message: format!("{reason}!"),
-    })
+    Some(Blocked { reason, message: format!("{reason}!") })
 }
 
 const NOW: &str = "2026-01-01T00:00:00Z";
@@ -63,11 +62,7 @@ fn ready_and_phase_follow_the_facts() {
     use Status::{False, True, Unknown};
     let table = [
         ("all is well", with(|_| {}), (True, "Aligned", Phase::Stable)),
-        (
-            "deleting",
-            with(|f| f.deleting = true),
-            (True, "Aligned", Phase::Terminating),
-        ),
+        ("deleting", with(|f| f.deleting = true), (True, "Aligned", Phase::Terminating)),
         (
             "suspended keeps Ready's value",
             with(|f| f.suspended = true),
@@ -147,16 +142,8 @@ fn ready_and_phase_follow_the_facts() {
             with(|f| f.contended = Some("kubectl".into())),
             (False, "ForeignWriter", Phase::Degraded),
         ),
-        (
-            "resizing",
-            with(|f| dep(f).wanted = 5),
-            (True, "Aligned", Phase::Scaling),
-        ),
-        (
-            "rolling out",
-            with(|f| dep(f).updated = 1),
-            (True, "Aligned", Phase::Progressing),
-        ),
+        ("resizing", with(|f| dep(f).wanted = 5), (True, "Aligned", Phase::Scaling)),
+        ("rolling out", with(|f| dep(f).updated = 1), (True, "Aligned", Phase::Progressing)),
         (
             "a roll-out that also resizes is a roll-out",
             with(|f| {
@@ -183,11 +170,7 @@ fn ready_never_says_true_while_a_counted_condition_is_off() {
         let on = |bit: u32| bits & (1 << bit) != 0;
         let mut facts = facts();
         facts.invalid = if on(0) { blocked(Reason::InvalidSpec) } else { None };
-        facts.name_conflict = if on(1) {
-            blocked(Reason::NameConflict)
-        } else {
-            None
-        };
+        facts.name_conflict = if on(1) { blocked(Reason::NameConflict) } else { None };
         facts.stalled = if on(2) { blocked(Reason::Forbidden) } else { None };
         facts.contended = on(3).then(|| "x".to_owned());
         facts.suspended = on(4);
@@ -199,10 +182,7 @@ fn ready_never_says_true_while_a_counted_condition_is_off() {
         let (conditions, _) = derive(&facts, &[], NOW);
         let off = ConditionType::ALL.iter().any(|kind| {
             let (normal, counted, _) = kind.explanation();
-            counted
-                && conditions
-                    .iter()
-                    .any(|c| c.kind == kind.as_str() && c.status != normal)
+            counted && conditions.iter().any(|c| c.kind == kind.as_str() && c.status != normal)
         });
         if conditions[0].status == Status::True {
             assert!(!off && !on(1), "{facts:?}");
@@ -236,32 +216,20 @@ fn a_transition_time_moves_with_the_status_only() {
     let mut changed = facts();
     changed.deployment.as_mut().unwrap().available = passed(Status::True, "OtherReason");
     let (after, _) = derive(&changed, &before, "2026-01-01T00:00:09Z");
-    assert!(
-        after
-            .iter()
-            .all(|c| c.last_transition_time == "2026-01-01T00:00:00Z")
-    );
+    assert!(after.iter().all(|c| c.last_transition_time == "2026-01-01T00:00:00Z"));
     changed.contended = Some("x".into());
     let (after, _) = derive(&changed, &before, "2026-01-01T00:00:09Z");
-    let moved: Vec<_> = after
-        .iter()
-        .filter(|c| c.last_transition_time.ends_with("09Z"))
-        .map(|c| c.kind.as_str())
-        .collect();
+    let moved: Vec<_> =
+        after.iter().filter(|c| c.last_transition_time.ends_with("09Z")).map(|c| c.kind.as_str()).collect();
     assert_eq!(moved, ["Ready", "Contended"]);
 }
 
 #[test]
 fn readys_message_tells_what_is_off_though_it_is_not_counted() {
     let (conditions, _) = derive(&facts(), &[], NOW);
-    assert_eq!(
-        conditions[0].message,
-        "3/3 ready; scaling inactive: SignalsNotImplemented"
-    );
-    let pinned = Facts {
-        size: Some((SizeOwner::Pinned, Mode::Auto, Some(Limit::PinnedOutsideLimits))),
-        ..facts()
-    };
+    assert_eq!(conditions[0].message, "3/3 ready; scaling inactive: SignalsNotImplemented");
+    let pinned =
+        Facts { size: Some((SizeOwner::Pinned, Mode::Auto, Some(Limit::PinnedOutsideLimits))), ..facts() };
     let (conditions, _) = derive(&pinned, &[], NOW);
     assert_eq!(
         conditions[0].message,
@@ -272,9 +240,6 @@ fn readys_message_tells_what_is_off_though_it_is_not_counted() {
 #[test]
 fn every_reason_fits_the_api_servers_pattern() {
     for reason in Reason::ALL {
-        assert!(crate::structure::matches(
-            "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
-            reason.as_str()
-        ));
+        assert!(crate::structure::matches("^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$", reason.as_str()));
     }
 }
