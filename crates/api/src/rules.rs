@@ -39,16 +39,16 @@ const ERROR_RATE_PATTERN: &str = "^[0-9]{1,9}([.][0-9]{1,9})?%?$";
 
 const NAME_LONG: &str =
     "the name must be at most 52 characters: it becomes a label value and part of Pod names";
-const NAME_FORM: &str = "the name must begin with a lower-case letter and hold only lower-case letters, digits and '-': it is also the name of a Service";
+const NAME_FORM: &str = "the name must begin with a lower-case letter, end with a letter or digit, and hold only lower-case letters, digits and '-': it is also the name of a Service";
 const IMAGE: &str = "an image is needed: set spec.image, or give template.spec.containers an entry named \"app\" with an image";
 const QPS: &str = "a QPS target is requests per second and replica, a decimal number above 0 without unit, such as \"100\" or \"0.5\"";
 const LATENCY: &str =
     "a P99Latency target is a duration above 0 and at most 1h, with its unit, such as \"200ms\" or \"1.5s\"";
-const ERROR_RATE: &str =
-    "an ErrorRate target is a share above 0 and at most 1 such as \"0.01\", or a percentage such as \"1%\"";
+const ERROR_RATE: &str = "an ErrorRate target is a share above 0 and at most 1 such as \"0.01\", or a percentage above 0% and at most 100% such as \"1%\"";
 const OWNED: &str = "these labels belong to the operator: apps.sentry.io/app, app.kubernetes.io/name, app.kubernetes.io/instance, app.kubernetes.io/managed-by; remove them from template.metadata.labels";
 const BOTH_ZERO: &str = "maxSurge and maxUnavailable must not both be 0: nothing could ever be replaced";
-const DEADLINE: &str = "progressDeadlineSeconds must be greater than minReadySeconds";
+const DEADLINE: &str =
+    "progressDeadlineSeconds must be greater than minReadySeconds; raise the one or lower the other";
 
 /// Every rule, in the order in which faults are reported.
 pub const RULES: &[Rule] = &[
@@ -104,6 +104,7 @@ pub const RULES: &[Rule] = &[
         at: &["spec", "template"],
         cel: "!has(self.metadata) || !has(self.metadata.labels) || !['apps.sentry.io/app', 'app.kubernetes.io/name', 'app.kubernetes.io/instance', 'app.kubernetes.io/managed-by'].exists(k, k in self.metadata.labels)",
         message: OWNED,
+        // Naming the label would be kinder, but `join` on a filtered list is over the server's cost budget.
         message_expression: None,
         kind: FaultKind::Forbidden,
         field_path: Some(".metadata.labels"),
@@ -147,7 +148,7 @@ pub const RULES: &[Rule] = &[
         cel: "self.progressDeadlineSeconds > self.minReadySeconds",
         message: DEADLINE,
         message_expression: Some(
-            "'progressDeadlineSeconds (%d) must be greater than minReadySeconds (%d)'.format([self.progressDeadlineSeconds, self.minReadySeconds])",
+            "'progressDeadlineSeconds (%d) must be greater than minReadySeconds (%d); raise the one or lower the other'.format([self.progressDeadlineSeconds, self.minReadySeconds])",
         ),
         kind: FaultKind::Invalid,
         field_path: Some(".progressDeadlineSeconds"),
@@ -155,7 +156,7 @@ pub const RULES: &[Rule] = &[
             let deadline = rollout["progressDeadlineSeconds"].as_i64()?;
             let ready = rollout["minReadySeconds"].as_i64()?;
             (deadline <= ready).then(|| {
-                format!("progressDeadlineSeconds ({deadline}) must be greater than minReadySeconds ({ready})")
+                format!("progressDeadlineSeconds ({deadline}) must be greater than minReadySeconds ({ready}); raise the one or lower the other")
             })
         },
     },

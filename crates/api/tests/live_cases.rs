@@ -28,9 +28,7 @@ async fn answers(server: &Server, cases: Vec<Case>) -> Vec<(Case, Answer)> {
 }
 
 fn is_seen_by_server(case: &Case) -> bool {
-    case.seen_by
-        .iter()
-        .any(|validator| ["decoder", "schema", "cel"].contains(&validator.as_str()))
+    case.seen_by.iter().any(|validator| ["decoder", "schema", "cel"].contains(&validator.as_str()))
 }
 
 #[tokio::test]
@@ -46,12 +44,7 @@ async fn the_server_answers_every_case_as_wanted() {
             BTreeSet::new()
         };
         if answer.is_success() != wanted.is_empty() || answer.paths() != wanted {
-            wrong.push(format!(
-                "{}: wanted {wanted:?}, got {} {:?}",
-                case.id,
-                answer.code,
-                answer.message()
-            ));
+            wrong.push(format!("{}: wanted {wanted:?}, got {} {:?}", case.id, answer.code, answer.message()));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -65,11 +58,7 @@ async fn what_the_server_sees_the_parser_sees_at_the_same_path() {
         let parsed = parse(&case.object(), &ParseOptions::default());
         let parsed: BTreeSet<_> = parsed.violations.into_iter().map(|v| v.path).collect();
         if !parsed.is_superset(&answer.paths()) {
-            wrong.push(format!(
-                "{}: server {:?}, parser {parsed:?}",
-                case.id,
-                answer.paths()
-            ));
+            wrong.push(format!("{}: server {:?}, parser {parsed:?}", case.id, answer.paths()));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -151,7 +140,7 @@ fn broken_rules() -> Vec<(&'static str, Value, &'static str, &'static str)> {
             message_of("progressDeadlineSeconds must be"),
             spec(json!({"rollout": {"progressDeadlineSeconds": 30, "minReadySeconds": 30}})),
             "spec.rollout.progressDeadlineSeconds",
-            "progressDeadlineSeconds (30) must be greater than minReadySeconds (30)",
+            "progressDeadlineSeconds (30) must be greater than minReadySeconds (30); raise the one or lower the other",
         ),
         (
             message_of("minReplicas must not exceed"),

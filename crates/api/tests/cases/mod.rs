@@ -1,4 +1,6 @@
 //! The cases of `app-manifests.yaml`, for the pure and the live test.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use serde::Deserialize;
 use serde_json::Value;

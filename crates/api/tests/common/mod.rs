@@ -5,6 +5,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::process::Stdio;
+use std::thread;
 use std::time::Duration;
 
 use kube::Client;
@@ -21,6 +24,7 @@ const WAIT: Duration = Duration::from_secs(30);
 
 /// A control plane with the CRD, and a namespace of the test.
 pub(crate) struct Server {
+    lab: Lab,
     client: Client,
     pub(crate) namespace: String,
 }
@@ -37,7 +41,7 @@ impl Server {
         let lab = Lab::shared().await.unwrap_or_else(|error| panic!("{error}"));
         let client = lab.admin().await.unwrap();
         let namespace = lab.namespace(prefix).await.unwrap();
-        let server = Self { client, namespace };
+        let server = Self { lab, client, namespace };
         server.install(&kubesentry_api::crd::definition()).await;
         server
     }
@@ -49,34 +53,41 @@ impl Server {
         self.eventually("the CRD is there", async || {
             let answer = self.apply(&path, definition).await;
             // Two installers of a CRD that isn't there yet: one of them is told to try again.
-            assert!(
-                answer.is_success() || answer.code == 409,
-                "the CRD is refused: {}",
-                answer.body
-            );
+            assert!(answer.is_success() || answer.code == 409, "the CRD is refused: {}", answer.body);
             answer.is_success()
         })
         .await;
         self.eventually("Apps are served", async || {
-            self.get("/apis/apps.sentry.io/v1alpha1/apps?limit=1")
-                .await
-                .is_success()
+            self.get("/apis/apps.sentry.io/v1alpha1/apps?limit=1").await.is_success()
         })
         .await;
     }
 
+    /// What `kubectl create --dry-run=client` would send for a manifest of one or more documents.
+    pub(crate) fn read_by_kubectl(&self, manifest: &str) -> Vec<Value> {
+        let mut kubectl = self.lab.kubectl();
+        kubectl.args(["create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-"]);
+        let mut child =
+            kubectl.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut input = child.stdin.take().unwrap();
+        let manifest = manifest.to_owned();
+        let writer = thread::spawn(move || input.write_all(manifest.as_bytes()));
+        let output = child.wait_with_output().unwrap();
+        writer.join().unwrap().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "kubectl: {errors}");
+        let documents = serde_json::Deserializer::from_slice(&output.stdout).into_iter();
+        documents.collect::<Result<_, _>>().unwrap()
+    }
+
     /// Path of the Apps of the namespace, or of what `rest` names below it.
     pub(crate) fn apps(&self, rest: &str) -> String {
-        format!(
-            "/apis/apps.sentry.io/v1alpha1/namespaces/{}/apps{rest}",
-            self.namespace
-        )
+        format!("/apis/apps.sentry.io/v1alpha1/namespaces/{}/apps{rest}", self.namespace)
     }
 
     /// What the server says to a new App. Nothing is stored.
     pub(crate) async fn try_app(&self, app: &Value) -> Answer {
-        self.post(&self.apps("?dryRun=All&fieldValidation=Strict"), app)
-            .await
+        self.post(&self.apps("?dryRun=All&fieldValidation=Strict"), app).await
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
@@ -96,16 +107,11 @@ impl Server {
     }
 
     pub(crate) async fn apply(&self, path: &str, body: &Value) -> Answer {
-        self.send("PATCH", path, "application/apply-patch+yaml", body)
-            .await
+        self.send("PATCH", path, "application/apply-patch+yaml", body).await
     }
 
     pub(crate) async fn send(&self, method: &str, path: &str, content: &str, body: &Value) -> Answer {
-        let bytes = if body.is_null() {
-            Vec::new()
-        } else {
-            serde_json::to_vec(body).unwrap()
-        };
+        let bytes = if body.is_null() { Vec::new() } else { serde_json::to_vec(body).unwrap() };
         let request = http::Request::builder()
             .method(method)
             .uri(path)
@@ -142,10 +148,7 @@ impl Answer {
     }
 
     fn causes(&self) -> &[Value] {
-        self.body
-            .pointer("/details/causes")
-            .and_then(Value::as_array)
-            .map_or(&[], Vec::as_slice)
+        self.body.pointer("/details/causes").and_then(Value::as_array).map_or(&[], Vec::as_slice)
     }
 
     /// What is wrong, as the parser writes it: path, reason, message without the words that the reason stands for.
@@ -158,10 +161,8 @@ impl Answer {
             .filter(|cause| cause["field"] != "<nil>")
             .map(|cause| {
                 let message = text(cause, "message");
-                let message = REASON_WORDS
-                    .iter()
-                    .find_map(|words| message.strip_prefix(words))
-                    .unwrap_or(&message);
+                let message =
+                    REASON_WORDS.iter().find_map(|words| message.strip_prefix(words)).unwrap_or(&message);
                 // The check of the scale subresource writes its path with a leading dot.
                 let path = text(cause, "field").trim_start_matches('.').to_owned();
                 (path, text(cause, "reason"), message.to_owned())
@@ -172,6 +173,12 @@ impl Answer {
     /// The paths that the answer names. The strict decoder names them in its message only.
     pub(crate) fn paths(&self) -> BTreeSet<String> {
         let mut paths: BTreeSet<String> = self.faults().into_iter().map(|(path, ..)| path).collect();
+        // Beyond the format of an integer there is no path, only these words.
+        let of_format = self
+            .causes()
+            .iter()
+            .filter_map(|cause| cause["message"].as_str()?.split_once(" with format ")?.1.split_once(" in "));
+        paths.extend(of_format.map(|(_, path)| path.to_owned()));
         if let Some((_, decoder)) = self.message().split_once("strict decoding error: ") {
             paths.extend(
                 decoder
@@ -195,12 +202,7 @@ impl Answer {
 }
 
 /// What a message begins with, by the cause's reason (`field.Error.ErrorBody`).
-const REASON_WORDS: [&str; 4] = [
-    "Invalid value: ",
-    "Required value: ",
-    "Duplicate value: ",
-    "Forbidden: ",
-];
+const REASON_WORDS: [&str; 4] = ["Invalid value: ", "Required value: ", "Duplicate value: ", "Forbidden: "];
 
 /// A smallest App with this spec.
 pub(crate) fn app(spec: &Value) -> Value {
