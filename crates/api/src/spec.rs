@@ -76,7 +76,8 @@ pub struct AppSpec {
     #[schemars(range(min = 0, max = 10000))]
     pub replicas: Option<i32>,
 
-    /// How the App is sized.
+    /// How the App is sized. This version reads no signals yet: in mode Auto the size stays as it was written last,
+    /// within its bounds.
     #[serde(default)]
     pub scaling: Scaling,
 }
@@ -159,7 +160,8 @@ impl Default for Rollout {
     }
 }
 
-/// How the App is sized.
+/// How the App is sized. This version reads no signals yet: in mode Auto the size stays as it was written last, within
+/// its bounds.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Scaling {

@@ -22,6 +22,8 @@ use crate::key::Key;
 const CONTROLLER: &str = "apps.sentry.io/kubesentry";
 /// Events that may wait to be sent.
 const WAITING: usize = 1024;
+/// Events that are remembered, to count repetitions.
+const REMEMBERED: usize = 4096;
 /// The API server refuses a longer note.
 const NOTE_MAX: usize = 1024;
 /// The same event within this time becomes a series (client-go's `refreshTime` is 30 min, its `finishTime` 6 min).
@@ -90,6 +92,10 @@ pub async fn run(mut queue: EventQueue, context: Arc<Context>) {
     while let Some(event) = queue.receiver.recv().await {
         let now = Instant::now();
         sent.retain(|_, before| now.saturating_duration_since(before.at) < SERIES);
+        if sent.len() >= REMEMBERED {
+            // A repeated event then begins a new series; nothing else.
+            sent.clear();
+        }
         let namespace = event.key.namespace.to_string();
         let outcome = if let Some(before) = sent.get_mut(&event) {
             before.count += 1;

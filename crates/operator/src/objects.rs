@@ -104,9 +104,21 @@ fn status_of(raw: &Value) -> AppStatus {
         let alone: Map<String, Value> = [(field.clone(), value.clone())].into_iter().collect();
         if serde_json::from_value::<AppStatus>(Value::Object(alone)).is_ok() {
             kept.insert(field.clone(), value.clone());
+        } else if field == "audit" {
+            kept.insert(field.clone(), end_of_trail(value));
         }
     }
     serde_json::from_value(Value::Object(kept)).unwrap_or_default()
+}
+
+/// The end of an audit trail whose records another version wrote: numbers must not begin anew, or two records of one App
+/// would share one.
+fn end_of_trail(audit: &Value) -> Value {
+    let seq = audit["seq"].as_u64().unwrap_or_default();
+    match audit["headHash"].as_str() {
+        Some(head) => json!({"seq": seq, "headHash": head, "flushedSeq": seq}),
+        None => json!({"seq": seq, "flushedSeq": seq}),
+    }
 }
 
 /// A Deployment as the API server sends it, as far as the operator reads it.
@@ -386,6 +398,14 @@ mod tests {
         assert_eq!(status.observed_generation, Some(7));
         assert_eq!(status.ready.as_deref(), Some("3/4"));
         assert_eq!((status.phase, status.replicas), (None, None));
+    }
+
+    #[test]
+    fn the_numbers_of_an_audit_trail_go_on_though_its_records_do_not_decode() {
+        let head = "a".repeat(64);
+        let audit = json!({"seq": 7, "headHash": head, "flushedSeq": 3, "recent": [{"level": "unheard-of"}]});
+        let ledger = status_of(&json!({"audit": audit})).audit.unwrap();
+        assert_eq!((ledger.seq, ledger.head_hash, ledger.flushed_seq), (7, head, 7));
     }
 
     #[test]

@@ -136,8 +136,8 @@ impl Queue {
         });
     }
 
-    /// Makes a key wait again after a failure, ever longer with every failure in a row.
-    pub fn retry(&self, key: Key) {
+    /// Makes a key wait again after a failure, ever longer with every failure in a row; answers how many there were.
+    pub fn retry(&self, key: Key) -> u32 {
         let failures = {
             let mut inner = self.inner.lock();
             let failures = inner.failures.entry(key.clone()).or_default();
@@ -147,6 +147,7 @@ impl Queue {
         self.telemetry.queue_retried();
         let delay = RETRY_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(RETRY_MAX);
         self.schedule(key, Some(delay));
+        failures
     }
 
     /// Forgets the failures of a key.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use kubesentry_api::conditions::ConditionType;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -287,7 +288,9 @@ impl Telemetry {
         self.metrics.app_info.get_or_create(&labels).set(1);
         self.metrics.desired.get_or_create(&labels).set(status.desired_replicas.unwrap_or_default().into());
         self.metrics.current.get_or_create(&labels).set(status.replicas.unwrap_or_default().into());
-        for condition in &status.conditions {
+        // Only ours: theirs would stay when the App goes.
+        let is_ours = |kind: &str| ConditionType::ALL.iter().any(|ours| ours.as_str() == kind);
+        for condition in status.conditions.iter().filter(|condition| is_ours(&condition.kind)) {
             for value in ["True", "False", "Unknown"] {
                 let is = i64::from(condition.status.to_string() == value);
                 self.metrics
@@ -304,7 +307,7 @@ impl Telemetry {
         for family in [&self.metrics.app_info, &self.metrics.desired, &self.metrics.current] {
             family.remove(&labels);
         }
-        for kind in kubesentry_api::conditions::ConditionType::ALL {
+        for kind in ConditionType::ALL {
             for value in ["True", "False", "Unknown"] {
                 self.metrics.app_condition.remove(&condition_labels(key, kind.as_str(), value));
             }

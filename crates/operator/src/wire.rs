@@ -50,6 +50,9 @@ const GRACE: Duration = Duration::from_secs(12);
 /// An App whose last write no cache shows is looked at again after this long, should the event be lost.
 const PARKED: Duration = Duration::from_secs(11);
 
+/// From this many failures in a row on (about 2.5 s) a failing pass is told at level warn.
+const NEWS: u32 = 10;
+
 /// Runs the operator until SIGTERM or SIGINT.
 pub async fn run(args: &RunArgs) -> Result<(), RunError> {
     let stop = CancellationToken::new();
@@ -266,8 +269,13 @@ async fn work(context: Arc<Context>, queue: Queue) {
                 Some(if wake_after.is_some() { PassResult::RequeueAfter } else { PassResult::Success })
             }
             Outcome::Retry(error) => {
-                tracing::debug!(app = %key, error, "the pass begins anew");
-                queue.retry(key.clone());
+                let failures = queue.retry(key.clone());
+                // A lost race is no news; what fails again and again is.
+                if failures < NEWS {
+                    tracing::debug!(app = %key, error, failures, "the pass begins anew");
+                } else {
+                    tracing::warn!(app = %key, error, failures, "the pass fails again and again");
+                }
                 Some(PassResult::Error)
             }
         };

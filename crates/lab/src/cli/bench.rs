@@ -30,6 +30,8 @@ pub(super) struct DriftArgs {
 }
 
 const NAMESPACE: &str = "bench";
+/// Between two samples, so that what follows a correction (status, event) is not measured with the next one.
+const PAUSE: Duration = Duration::from_millis(25);
 
 pub(super) async fn run(what: Bench, signals: &mut Signals) -> Result<u8, LabError> {
     let Bench::Drift(args) = what;
@@ -77,6 +79,7 @@ async fn measure(lab: &Lab, apps: u32) -> Result<Value, LabError> {
     let mut lost = 0;
     for round in 0..2 {
         for name in &names {
+            tokio::time::sleep(PAUSE).await;
             match drift::put_back(&api, name, &Change::Scale(5 + round), |d| d["spec"]["replicas"] == 2).await
             {
                 Ok(took) => samples.push(took),
@@ -196,6 +199,7 @@ async fn floor(client: &Client, api: &Api<DynamicObject>, samples: u32) -> Resul
     });
     let mut took = Vec::new();
     for n in 0..samples.max(50) {
+        tokio::time::sleep(PAUSE).await;
         let change = Change::Scale(5 + i32::from(n % 2 == 0));
         took.push(drift::put_back(api, "floor", &change, |d| d["spec"]["replicas"] == 2).await?);
     }
