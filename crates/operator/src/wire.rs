@@ -3,10 +3,11 @@
 //! The only module that knows `kube::runtime`. Nothing behind the work queue knows which event woke it.
 
 use std::fmt::Debug;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::{FutureExt as _, StreamExt as _};
 use kube::api::{Api, DynamicObject};
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
@@ -39,6 +40,9 @@ pub enum RunError {
     /// No listening address.
     #[error(transparent)]
     Serve(#[from] ServeError),
+    /// A watch or a server ended though nobody asked for it.
+    #[error("a part of the operator ended by itself; its log says which")]
+    Ended,
     /// No signal handler.
     #[error("signals cannot be handled: {0}")]
     Signals(std::io::Error),
@@ -105,7 +109,16 @@ pub async fn run(args: &RunArgs) -> Result<(), RunError> {
             workers.spawn(work(context.clone(), queue.clone()));
         }
         tasks.spawn(resync(context.clone(), queue.clone(), args.resync()));
-        stop.cancelled().await;
+    }
+    let mut outcome = Ok(());
+    tokio::select! {
+        () = stop.cancelled() => {}
+        // A watch or a server that ended leaves an operator that looks alive and isn't: better none at all.
+        _ = tasks.join_next() => {
+            tracing::error!("a part of the operator ended by itself");
+            outcome = Err(RunError::Ended);
+            stop.cancel();
+        }
     }
     tracing::info!("stopping: no App is taken up any more");
     queue.close();
@@ -116,7 +129,7 @@ pub async fn run(args: &RunArgs) -> Result<(), RunError> {
     tasks.shutdown().await;
     sender.abort();
     tracing::info!("stopped");
-    Ok(())
+    outcome
 }
 
 fn stop_on_signal(stop: CancellationToken) -> Result<(), RunError> {
@@ -251,7 +264,12 @@ async fn work(context: Arc<Context>, queue: Queue) {
     while let Some((key, wake)) = queue.next().await {
         let begun = Instant::now();
         context.telemetry.worker_busy();
-        let outcome = reconcile(&context, &key, wake).await;
+        let pass = AssertUnwindSafe(reconcile(&context, &key, wake)).catch_unwind();
+        // A panic is a bug, and costs the pass of one App: its memory is gone, and it begins anew later.
+        let outcome = pass.await.unwrap_or_else(|_| {
+            tracing::error!(app = %key, "the pass panicked");
+            Outcome::Retry("the pass panicked".to_owned())
+        });
         context.telemetry.worker_idle();
         let result = match outcome {
             Outcome::Skipped => {
