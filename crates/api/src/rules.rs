@@ -3,7 +3,9 @@
 //! Each [`Rule`] holds its CEL text for the API server and the same check in Rust for [`crate::parse`](mod@crate::parse),
 //! with one message for both. A rule sits at the deepest object that holds its fields: the server skips a rule on an
 //! update only while its own object is unchanged, so that a rule on `spec` would block `suspend: true` on a stored App
-//! that it refuses. `tests/live_cases.rs` shows that both sides agree on the real server.
+//! that it refuses. And a rule guards every field that it reads with `has()` unless that field has a default: on a stored
+//! object without it the rule would not fail but err, and an error is never skipped, so that neither a status nor the
+//! removal of a finalizer would pass. `tests/live_cases.rs` shows that both sides agree on the real server.
 
 use std::time::Duration;
 
@@ -199,7 +201,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         at: &["spec", "scaling", "metrics", "[]"],
-        cel: "self.type != 'QPS' || (self.target.matches('^[0-9]{1,9}([.][0-9]{1,9})?$') && double(self.target) > 0.0)",
+        cel: "!has(self.target) || self.type != 'QPS' || (self.target.matches('^[0-9]{1,9}([.][0-9]{1,9})?$') && double(self.target) > 0.0)",
         message: QPS,
         message_expression: None,
         kind: FaultKind::Invalid,
@@ -212,7 +214,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         at: &["spec", "scaling", "metrics", "[]"],
-        cel: "self.type != 'P99Latency' || (self.target.matches('^([0-9]{1,9}([.][0-9]{1,9})?(us|ms|s|m|h))+$') && duration(self.target) > duration('0s') && duration(self.target) <= duration('1h'))",
+        cel: "!has(self.target) || self.type != 'P99Latency' || (self.target.matches('^([0-9]{1,9}([.][0-9]{1,9})?(us|ms|s|m|h))+$') && duration(self.target) > duration('0s') && duration(self.target) <= duration('1h'))",
         message: LATENCY,
         message_expression: None,
         kind: FaultKind::Invalid,
@@ -225,7 +227,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         at: &["spec", "scaling", "metrics", "[]"],
-        cel: "self.type != 'ErrorRate' || (self.target.matches('^[0-9]{1,9}([.][0-9]{1,9})?%?$') && (self.target.endsWith('%') ? double(self.target.substring(0, self.target.size() - 1)) > 0.0 && double(self.target.substring(0, self.target.size() - 1)) <= 100.0 : double(self.target) > 0.0 && double(self.target) <= 1.0))",
+        cel: "!has(self.target) || self.type != 'ErrorRate' || (self.target.matches('^[0-9]{1,9}([.][0-9]{1,9})?%?$') && (self.target.endsWith('%') ? double(self.target.substring(0, self.target.size() - 1)) > 0.0 && double(self.target.substring(0, self.target.size() - 1)) <= 100.0 : double(self.target) > 0.0 && double(self.target) <= 1.0))",
         message: ERROR_RATE,
         message_expression: None,
         kind: FaultKind::Invalid,

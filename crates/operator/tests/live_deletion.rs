@@ -1,0 +1,239 @@
+//! A deleted App leaves its record and nothing else, whatever is broken.
+//!
+//! The tests that break the sink, or stop the operator, run on a control plane of their own.
+#![allow(clippy::disallowed_methods, reason = "tests write as others do")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may end here")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{World, eventually};
+use kube::api::{DeleteParams, ListParams};
+use kubesentry_engine::audit::{Action, Chain, verify};
+use kubesentry_lab::operator::{self, Operator};
+use kubesentry_lab::{Lab, LabOptions};
+use serde_json::{Value, json};
+
+fn uid(app: &Value) -> String {
+    app["metadata"]["uid"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn the_whole_trail_is_exported_before_the_app_goes_and_nothing_is_left() {
+    let world = World::new("export").await;
+    let app = world.create_app("shop", json!({"image": "nginx:1"})).await;
+    world.size("shop", 1).await;
+    world.scale("shop", 4).await;
+    world.size("shop", 1).await;
+    world.quiet().await;
+    world.delete_app("shop").await;
+    world.gone("shop").await;
+    let chunks = world.chunks(&uid(&app)).await;
+    assert_eq!(chunks.len(), 1);
+    assert_eq!(chunks[0]["metadata"]["name"], json!(format!("audit-{}-1", uid(&app))));
+    assert_eq!(chunks[0]["immutable"], true);
+    let records = world.records(&uid(&app)).await;
+    let actions: Vec<_> = records.iter().map(|record| record.action).collect();
+    assert_eq!(actions, [Action::Create, Action::PutBack, Action::Delete]);
+    let end = verify(&records, &Chain::start()).unwrap();
+    let manifest: Value = serde_json::from_str(chunks[0]["data"]["manifest.json"].as_str().unwrap()).unwrap();
+    assert_eq!(
+        manifest,
+        json!({"count": 3, "firstSeq": 1, "lastSeq": 3, "headHash": end.head_hash, "gaps": []})
+    );
+    // The collector learns of a new kind within 30 s.
+    let deadline = Instant::now() + Duration::from_secs(45);
+    while world.deployment("shop").await.is_some() {
+        assert!(Instant::now() < deadline, "the Deployment stays");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_long_trail_leaves_the_status_in_chunks_that_form_one_chain() {
+    let world = World::new("chunks").await;
+    let app = world.create_app("shop", json!({"image": "nginx:0"})).await;
+    world.size("shop", 1).await;
+    for n in 1..=20 {
+        let image = format!("nginx:{n}");
+        world.patch_app("shop", json!({"spec": {"image": image}})).await;
+        let container = "/spec/template/spec/containers/0/image";
+        world.deployment_where("shop", &image, |d| d.pointer(container) == Some(&json!(image))).await;
+        world.app_where("shop", "the record", |app| app["status"]["audit"]["seq"] == n + 1).await;
+    }
+    let live = world.app("shop").await.unwrap();
+    assert!(
+        live["status"]["audit"]["flushedSeq"].as_u64().unwrap() >= 16,
+        "{}",
+        live["status"]["audit"]["flushedSeq"]
+    );
+    assert!(live["status"]["audit"]["unflushed"].as_array().unwrap().len() <= 16);
+    assert!(live["status"]["audit"]["recent"].as_array().unwrap().len() == 20);
+    assert!(live["status"].to_string().len() < 32 * 1024);
+    world.delete_app("shop").await;
+    world.gone("shop").await;
+    assert!(world.chunks(&uid(&app)).await.len() >= 2);
+    let records = world.records(&uid(&app)).await;
+    assert_eq!(verify(&records, &Chain::start()).unwrap().seq, 22, "create, 20 updates, delete");
+}
+
+#[tokio::test]
+async fn an_app_that_is_being_deleted_gets_no_deployment_and_keeps_the_finalizers_of_others() {
+    let world = World::new("others").await;
+    world.create_app("shop", json!({"image": "nginx:1"})).await;
+    world.size("shop", 1).await;
+    for (before, after) in
+        [(vec!["example.com/first"], vec!["example.com/last"]), (vec![], vec!["example.com/first"])]
+    {
+        let all = [before.as_slice(), &["apps.sentry.io/audit-export"], after.as_slice()].concat();
+        world.patch_app("shop", json!({"metadata": {"finalizers": all}})).await;
+        if before.is_empty() {
+            continue;
+        }
+        world.delete_app("shop").await;
+        let left = [before.as_slice(), after.as_slice()].concat();
+        world
+            .app_where("shop", "ours is gone, theirs are not", |app| {
+                app["metadata"]["finalizers"] == json!(left)
+            })
+            .await;
+        world.deployments().delete("shop", &DeleteParams::background()).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(world.deployment("shop").await.is_none(), "nothing is created for an App that goes");
+        world.patch_app("shop", json!({"metadata": {"finalizers": null}})).await;
+        break;
+    }
+    world.gone("shop").await;
+}
+
+#[tokio::test]
+async fn a_finalizer_that_somebody_removed_is_set_again() {
+    let world = World::new("again").await;
+    world.create_app("shop", json!({"image": "nginx:1"})).await;
+    world.size("shop", 1).await;
+    world.quiet().await;
+    world.patch_app("shop", json!({"metadata": {"finalizers": null}})).await;
+    world
+        .app_where("shop", "the finalizer", |app| {
+            app["metadata"]["finalizers"] == json!(["apps.sentry.io/audit-export"])
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn an_invalid_app_is_deletable() {
+    let world = World::new("invalid").await;
+    world.create_app("shop", json!({"image": "nginx:1"})).await;
+    world.size("shop", 1).await;
+    world.patch_app("shop", json!({"spec": {"template": {"spec": {"hostPID": true}}}})).await;
+    world.condition("shop", "SpecValid", "False", "InvalidSpec").await;
+    world.delete_app("shop").await;
+    world.gone("shop").await;
+}
+
+#[tokio::test]
+async fn foreground_deletion_ends() {
+    let world = World::new("foreground").await;
+    world.create_app("shop", json!({"image": "nginx:1"})).await;
+    world.size("shop", 1).await;
+    // The collector must know the kind before (30 s), or it finds no dependents.
+    let mut kubectl = world.lab.kubectl();
+    kubectl.args(["-n", &world.namespace, "delete", "app/shop", "--cascade=foreground", "--timeout=60s"]);
+    assert!(kubectl.status().unwrap().success());
+}
+
+#[tokio::test]
+async fn a_namespace_with_apps_in_it_can_be_deleted() {
+    let world = World::new("namespace").await;
+    for name in ["a", "b"] {
+        world.create_app(name, json!({"image": "nginx:1"})).await;
+        world.size(name, 1).await;
+    }
+    let mut kubectl = world.lab.kubectl();
+    kubectl.args(["delete", "namespace", &world.namespace, "--timeout=60s"]);
+    assert!(kubectl.status().unwrap().success());
+}
+
+/// A control plane whose sink may be broken, and whose operator may be stopped.
+async fn own_world(prefix: &str) -> World {
+    let lab = Lab::start(LabOptions::default()).await.unwrap();
+    operator::install(&lab).await.unwrap();
+    World::on(lab, prefix).await
+}
+
+async fn break_the_sink(world: &World) {
+    let bindings =
+        world.api_in(operator::NAMESPACE, "rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings");
+    bindings.delete("kubesentry-audit", &DeleteParams::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_broken_sink_delays_a_deletion_and_never_more() {
+    let world = own_world("sink").await;
+    let operator = Operator::start(&world.lab, "sink", &["--export-deadline-seconds=8"]).await.unwrap();
+    for name in ["skipped", "restored"] {
+        world.create_app(name, json!({"image": "nginx:1"})).await;
+        world.size(name, 1).await;
+    }
+    world.quiet().await;
+    break_the_sink(&world).await;
+
+    // The annotation ends the wait at once, also one that has begun.
+    world.delete_app("skipped").await;
+    world.app_where("skipped", "it waits", |app| app["status"]["phase"] == "Terminating").await;
+    let begun = Instant::now();
+    world
+        .patch_app(
+            "skipped",
+            json!({"metadata": {"annotations": {"apps.sentry.io/skip-audit-export": "true"}}}),
+        )
+        .await;
+    world.gone("skipped").await;
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+
+    // A sink that comes back in time gets everything.
+    let restored = world.app("restored").await.unwrap();
+    world.delete_app("restored").await;
+    world.app_where("restored", "it waits", |app| app["status"]["phase"] == "Terminating").await;
+    operator::install(&world.lab).await.unwrap();
+    world.gone("restored").await;
+    let records = world.records(&uid(&restored)).await;
+    assert_eq!(records.last().unwrap().action, Action::Delete);
+    verify(&records, &Chain::start()).unwrap();
+    let abandoned = operator.metric("kubesentry_audit_export_abandoned_total").unwrap();
+    assert!(abandoned.abs() < f64::EPSILON, "{abandoned}");
+}
+
+#[tokio::test]
+async fn neither_a_restart_nor_a_missing_operator_keeps_an_app_for_ever() {
+    let world = own_world("restart").await;
+    let operator = Operator::start(&world.lab, "first", &["--export-deadline-seconds=10"]).await.unwrap();
+    for name in ["waiting", "later"] {
+        world.create_app(name, json!({"image": "nginx:1"})).await;
+        world.size(name, 1).await;
+    }
+    world.quiet().await;
+    break_the_sink(&world).await;
+    let begun = Instant::now();
+    world.delete_app("waiting").await;
+    world.app_where("waiting", "it waits", |app| app["status"]["phase"] == "Terminating").await;
+    drop(operator);
+    // Nobody acts now: an App that is deleted stays.
+    world.delete_app("later").await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(world.app("later").await.is_some());
+    let _second = Operator::start(&world.lab, "second", &["--export-deadline-seconds=10"]).await.unwrap();
+    world.gone("waiting").await;
+    assert!(begun.elapsed() < Duration::from_secs(14), "the deadline began anew: {:?}", begun.elapsed());
+    world.gone("later").await;
+    let left = world.apps().list(&ListParams::default()).await.unwrap();
+    assert!(left.items.is_empty());
+    eventually("an event says so", || async {
+        let events =
+            world.api("events.k8s.io", "v1", "Event", "events").list(&ListParams::default()).await.unwrap();
+        let reasons: Vec<_> = events.items.iter().map(|event| event.data["reason"].clone()).collect();
+        if reasons.contains(&json!("AuditExportAbandoned")) { Ok(()) } else { Err(reasons) }
+    })
+    .await;
+}
