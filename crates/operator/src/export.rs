@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::Api;
-use kubesentry_api::names::{ANNOTATION_SKIP_AUDIT_EXPORT, FINALIZER, LABEL_APP};
+use kubesentry_api::names::{ANNOTATION_SKIP_AUDIT_EXPORT, FINALIZER, LABEL_APP, NAME_MAX};
 use kubesentry_engine::audit::{
     Action, AppRef, Chunk, Decision, Draft, Ledger, Level, Manifest, Operator, Outcome, Target,
 };
@@ -223,19 +223,19 @@ fn config_map(
     if let Some(manifest) = manifest {
         data["manifest.json"] = json!(serde_json::to_string(manifest).unwrap_or_default());
     }
+    let mut labels = json!({
+        "apps.sentry.io/audit": "true",
+        "apps.sentry.io/audit-namespace": &*app.key.namespace,
+        "apps.sentry.io/audit-uid": app.uid,
+    });
+    // A name that an older CRD let through may be no label value; the records name the App in any case.
+    if app.key.name.len() <= NAME_MAX {
+        labels[LABEL_APP] = json!(&*app.key.name);
+    }
     json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {
-            "name": name,
-            "namespace": context.namespace,
-            "labels": {
-                "apps.sentry.io/audit": "true",
-                "apps.sentry.io/audit-namespace": &*app.key.namespace,
-                "apps.sentry.io/audit-uid": app.uid,
-                LABEL_APP: &*app.key.name,
-            },
-        },
+        "metadata": {"name": name, "namespace": context.namespace, "labels": labels},
         "immutable": true,
         "data": data,
     })

@@ -40,8 +40,8 @@ pub struct Memory {
     pub contention: Contention,
     /// The API server refused this intent.
     pub refused: Option<Refused>,
-    /// An apply changed nothing though something was missing: this intent on this resourceVersion isn't sent again.
-    pub fruitless: Option<(String, String)>,
+    /// An apply changed nothing though something was missing: what was sent isn't sent again on this resourceVersion.
+    pub fruitless: Option<(Sent, String)>,
     /// Done, but not yet in the status.
     pub unreported: Unreported,
     /// The export on deletion.
@@ -100,11 +100,14 @@ impl Awaited {
     }
 }
 
+/// What an apply sent: hash of the intent, and the size where it is ours (the hash leaves it out).
+pub type Sent = (String, Option<u32>);
+
 /// An intent that the API server refused.
 #[derive(Debug, Clone)]
 pub struct Refused {
-    /// Hash of the intent, with the size that was sent.
-    pub intent: (String, Option<u32>),
+    /// What was sent.
+    pub sent: Sent,
     /// What to report.
     pub blocked: Blocked,
     /// The spec is to blame (`SpecValid`), not the cluster (`Stalled`).
@@ -189,7 +192,7 @@ mod tests {
     fn a_recreated_app_begins_anew() {
         let (memories, key) = (Memories::default(), Key::new("n", "a"));
         let mut memory = memories.take(&key, "old");
-        memory.fruitless = Some((String::new(), String::new()));
+        memory.fruitless = Some(((String::new(), None), String::new()));
         memories.put(&key, memory);
         assert!(memories.take(&key, "new").fruitless.is_none());
     }

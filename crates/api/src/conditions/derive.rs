@@ -127,13 +127,24 @@ pub fn derive(facts: &Facts, previous: &[Condition], now: &str) -> (Vec<Conditio
                 last_transition_time: before
                     .map_or_else(|| now.to_owned(), |c| c.last_transition_time.clone()),
                 reason: draft.reason,
-                message: draft.message,
+                message: cut(draft.message),
             }
         })
         .collect();
     let foreign = previous.iter().filter(|c| ConditionType::ALL.iter().all(|kind| kind.as_str() != c.kind));
     conditions.extend(foreign.cloned());
     (conditions, phase)
+}
+
+/// A message holds words of users and of servers, which may be of any length; the API server refuses more than 32 KiB, and
+/// the whole status is to stay below that.
+const MESSAGE_MAX: usize = 1500;
+
+fn cut(message: String) -> String {
+    match message.char_indices().nth(MESSAGE_MAX) {
+        Some((end, _)) => format!("{} ...", &message[..end]),
+        None => message,
+    }
 }
 
 fn spec_valid(facts: &Facts) -> Draft {

@@ -243,3 +243,14 @@ fn every_reason_fits_the_api_servers_pattern() {
         assert!(crate::structure::matches("^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$", reason.as_str()));
     }
 }
+
+#[test]
+fn a_message_of_any_length_fits_a_condition() {
+    let long = Facts {
+        invalid: Some(Blocked { reason: Reason::InvalidSpec, message: "ä".repeat(100_000) }),
+        ..facts()
+    };
+    let (conditions, _) = derive(&long, &[], NOW);
+    assert!(conditions.iter().all(|c| c.message.chars().count() <= MESSAGE_MAX + 4));
+    assert!(conditions[0].message.ends_with("ä ..."));
+}

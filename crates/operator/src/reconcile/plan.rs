@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::judge::{Judgement, Verdict, Whose};
 use super::observe::Observation;
 use crate::contention;
-use crate::memory::Memory;
+use crate::memory::{Memory, Sent};
 use crate::objects::Deployment;
 
 /// The writes of a pass, in their order.
@@ -68,8 +68,8 @@ pub struct ChildWrite {
     pub action: Action,
     /// What is sent.
     pub body: Value,
-    /// Hash of the intent.
-    pub hash: String,
+    /// What identifies it.
+    pub sent: Sent,
     /// The size that is sent, and who owns it.
     pub size: Size,
     /// The size that was seen.
@@ -150,7 +150,7 @@ fn align(observation: &Observation, judgement: &Judgement, memory: &mut Memory) 
 
     let sent = (intent.hash().to_owned(), size.is_ours().then_some(replicas));
     match &memory.refused {
-        Some(refused) if refused.intent != sent => memory.refused = None,
+        Some(refused) if refused.sent != sent => memory.refused = None,
         Some(refused) if observation.mono < refused.retry_at => {
             plan.wake_after = super::earlier(plan.wake_after, refused.retry_at - observation.mono);
             return plan;
@@ -158,21 +158,13 @@ fn align(observation: &Observation, judgement: &Judgement, memory: &mut Memory) 
         _ => {}
     }
     let seen = child.map(|child| child.resource_version.clone());
-    if let (Some((hash, version)), Some(seen)) = (&memory.fruitless, &seen)
-        && hash == intent.hash()
-        && version == seen
+    if let (Some((fruitless, version)), Some(seen)) = (&memory.fruitless, &seen)
+        && (fruitless, version) == (&sent, seen)
     {
         return plan;
     }
-    plan.child = Some(ChildWrite {
-        action,
-        body,
-        hash: intent.hash().to_owned(),
-        size,
-        from: child.map(|child| child.replicas),
-        fields,
-        seen,
-    });
+    plan.child =
+        Some(ChildWrite { action, body, sent, size, from: child.map(|child| child.replicas), fields, seen });
     plan
 }
 
@@ -222,3 +214,7 @@ fn add_finalizer(observation: &Observation) -> Value {
     };
     json!([{"op": "test", "path": "/metadata/resourceVersion", "value": app.resource_version}, add])
 }
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

@@ -26,8 +26,8 @@ pub(super) fn refused(
     write: &ChildWrite,
     memory: &mut Memory,
 ) -> Option<Outcome> {
-    let intent = (write.hash.clone(), write.size.is_ours().then(|| write.to()));
-    let before = memory.refused.take().filter(|refused| refused.intent == intent);
+    let sent = write.sent.clone();
+    let before = memory.refused.take().filter(|refused| refused.sent == sent);
     let since = before.as_ref().map_or(observation.mono, |refused| refused.since);
     let times = before.map_or(0, |refused| refused.times) + 1;
     let (blocked, is_invalid, delay) = match error {
@@ -55,7 +55,7 @@ pub(super) fn refused(
             if *why == Forbidden::Other && young {
                 // Remembered, so that the grace ends, but not told yet.
                 memory.refused = Some(Refused {
-                    intent,
+                    sent,
                     blocked: Blocked { reason, message: message.clone() },
                     is_invalid: false,
                     retry_at: observation.mono,
@@ -70,6 +70,6 @@ pub(super) fn refused(
     };
     tracing::warn!(app = %observation.app.key, uid = observation.app.uid, reason = %blocked.reason, "{}", blocked.message);
     let retry_at = observation.mono + delay;
-    memory.refused = Some(Refused { intent, blocked, is_invalid, retry_at, since, times });
+    memory.refused = Some(Refused { sent, blocked, is_invalid, retry_at, since, times });
     None
 }

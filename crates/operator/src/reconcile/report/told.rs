@@ -24,7 +24,7 @@ pub(super) fn written(
     let key = &observation.app.key;
     if write.seen.as_deref() == Some(after.resource_version.as_str()) {
         // Nothing changed by it: a no-op after a crash, or a field that can't be had. Not again on the same state.
-        memory.fruitless = Some((write.hash.clone(), after.resource_version.clone()));
+        memory.fruitless = Some((write.sent.clone(), after.resource_version.clone()));
         tracing::debug!(app = %key, action = write.action.as_str(), "the apply changed nothing");
         return;
     }
