@@ -82,8 +82,8 @@ async fn birth(stage: &mut Stage, cluster: &Cluster<'_>) -> Act {
     stage.chapter("An App becomes a Deployment");
     stage.output(SHOP);
     stage.command("kubectl apply -f shop.yaml");
-    let begun = Instant::now();
     hold!(ran(stage, "the App is accepted", &cluster.kubectl(&["apply", "-f", "-"], Some(SHOP))?));
+    let begun = Instant::now();
     hold!(
         deployment(
             stage,
@@ -100,7 +100,7 @@ async fn birth(stage: &mut Stage, cluster: &Cluster<'_>) -> Act {
             stage,
             cluster,
             "shop",
-            &format!("the App's status speaks of it, {took} after kubectl was started"),
+            &format!("the App's status speaks of it, {took} after kubectl ended"),
             "observedGeneration 1",
             |a| { a["status"]["observedGeneration"] == 1 }
         )
