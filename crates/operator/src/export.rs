@@ -3,7 +3,7 @@
 //! Records become immutable ConfigMaps `audit-<uid>-<first number>` in the operator's namespace. On deletion the rest of
 //! the trail is exported first, then our finalizer goes; whatever is broken, it goes at the deadline at the latest, and
 //! what could not be exported is printed. A put that finds its chunk already there is harmless: the chunk says how far
-//! it reaches.
+//! it reaches. Where it holds other records of these numbers, the new ones go beside it, under a name of their own.
 
 use std::time::Duration;
 
@@ -106,6 +106,8 @@ pub async fn release(context: &Context, observation: &Observation, memory: &mut 
             "the export was skipped by the annotation {ANNOTATION_SKIP_AUDIT_EXPORT}; what was not exported stands in the operator's log"
         );
         announce(context, observation, "AuditExportSkipped", &message);
+        ledger.append(last_words(context, observation));
+        ledger.append(draft(context, observation, Action::SkipExport, "AuditExportSkipped", message));
         dump(&mut ledger);
         return remove_finalizer(context, observation).await;
     }
@@ -138,6 +140,8 @@ pub async fn release(context: &Context, observation: &Observation, memory: &mut 
         );
         announce(context, observation, "AuditExportAbandoned", &message);
         context.telemetry.audit_abandoned();
+        let given_up = draft(context, observation, Action::ExportAbandoned, "AuditExportAbandoned", message);
+        ledger.append(Draft { outcome: Outcome::Abandoned, ..given_up });
         dump(&mut ledger);
         return remove_finalizer(context, observation).await;
     }
@@ -190,14 +194,25 @@ async fn put(
             let before = (1, ledger.flushed_seq);
             Manifest::over([before, (chunk.first_seq, chunk.last_seq)], &ledger.chain())
         });
+        let create = async |name: &str| {
+            let body = config_map(context, observation, name, &chunk, manifest.as_ref());
+            context.door.create_config_map(&context.namespace, &body).await
+        };
         let name = format!("audit-{}-{}", observation.app.uid, chunk.first_seq);
-        let body = config_map(context, observation, &name, &chunk, manifest.as_ref());
-        match context.door.create_config_map(&context.namespace, &body).await {
+        match create(&name).await {
             Ok(()) => ledger.flushed(chunk.last_seq),
-            Err(RequestError::AlreadyExists(_)) => {
-                let reaches = last_seq(context, &name).await?;
-                ledger.flushed(reaches);
-            }
+            Err(RequestError::AlreadyExists(_)) => match chunk_of(context, &name).await? {
+                Some(there) if ledger.agrees_with(&there) => ledger.flushed(there.last_seq),
+                // Other records have these numbers: the status was wiped or restored, or the name is no chunk's. With
+                // its head in the name this chunk gets a place of its own, the same one in every attempt.
+                _ => {
+                    let head = chunk.head_hash.get(..16).unwrap_or(&chunk.head_hash);
+                    match create(&format!("{name}-{head}")).await {
+                        Ok(()) | Err(RequestError::AlreadyExists(_)) => ledger.flushed(chunk.last_seq),
+                        Err(error) => return Err(error),
+                    }
+                }
+            },
             Err(error) => return Err(error),
         }
     }
@@ -241,14 +256,20 @@ fn config_map(
     })
 }
 
-/// How far a chunk that is already there reaches.
-async fn last_seq(context: &Context, name: &str) -> Result<u64, RequestError> {
+/// A chunk that is already there; `None` where it can't be read as one.
+async fn chunk_of(context: &Context, name: &str) -> Result<Option<Chunk>, RequestError> {
     let api: Api<ConfigMap> = Api::namespaced(context.reader.clone(), &context.namespace);
-    let chunk = api.get(name).await?;
-    let last = chunk.data.unwrap_or_default().remove("lastSeq").and_then(|text| text.parse().ok());
-    last.ok_or_else(|| {
-        RequestError::Outage(format!("the ConfigMap {name} is no audit chunk: it has no lastSeq"))
-    })
+    let data = api.get(name).await?.data.unwrap_or_default();
+    let read = || {
+        let lines = data.get("records.jsonl")?.lines();
+        Some(Chunk {
+            first_seq: data.get("firstSeq")?.parse().ok()?,
+            last_seq: data.get("lastSeq")?.parse().ok()?,
+            head_hash: data.get("headHash")?.clone(),
+            records: lines.map(|line| serde_json::from_str(line).ok()).collect::<Option<_>>()?,
+        })
+    };
+    Ok(read())
 }
 
 async fn remove_finalizer(context: &Context, observation: &Observation) -> Release {

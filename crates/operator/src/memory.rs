@@ -28,8 +28,8 @@ const AWAIT_MAX: Duration = Duration::from_secs(10);
 pub struct Memory {
     /// The App that this speaks of: a recreated one begins anew.
     pub uid: String,
-    /// The parsed App, of this generation.
-    pub parsed: Option<(i64, Arc<Understood>)>,
+    /// The parsed App, and a hash of what was parsed.
+    pub parsed: Option<(u64, Arc<Understood>)>,
     /// What the last pass saw or wrote: an event that shows just this needs no pass.
     pub settled: Option<Seen>,
     /// Our last write to the App.

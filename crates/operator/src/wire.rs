@@ -113,8 +113,9 @@ pub async fn run(args: &RunArgs) -> Result<(), RunError> {
     let mut outcome = Ok(());
     tokio::select! {
         () = stop.cancelled() => {}
-        // A watch or a server that ended leaves an operator that looks alive and isn't: better none at all.
-        _ = tasks.join_next() => {
+        // A watch or a server that ended leaves an operator that looks alive and isn't: better none at all. The servers
+        // end with `stop` too, and which of the two shows first is chance: only an end that nobody asked for is a fault.
+        _ = tasks.join_next() => if !stop.is_cancelled() {
             tracing::error!("a part of the operator ended by itself");
             outcome = Err(RunError::Ended);
             stop.cancel();

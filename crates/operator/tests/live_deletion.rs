@@ -73,38 +73,95 @@ async fn a_long_trail_leaves_the_status_in_chunks_that_form_one_chain() {
     assert!(live["status"].to_string().len() < 32 * 1024);
     world.delete_app("shop").await;
     world.gone("shop").await;
-    assert!(world.chunks(&uid(&app)).await.len() >= 2);
+    let chunks = world.chunks(&uid(&app)).await;
+    assert!(chunks.len() >= 2);
     let records = world.records(&uid(&app)).await;
-    assert_eq!(verify(&records, &Chain::start()).unwrap().seq, 22, "create, 20 updates, delete");
+    let end = verify(&records, &Chain::start()).unwrap();
+    assert_eq!(end.seq, 22, "create, 20 updates, delete");
+    for (n, chunk) in chunks.iter().enumerate() {
+        assert_eq!(chunk["immutable"], true);
+        assert_eq!(
+            chunk["data"].get("manifest.json").is_some(),
+            n + 1 == chunks.len(),
+            "in the last chunk only"
+        );
+    }
+    let manifest: Value =
+        serde_json::from_str(chunks.last().unwrap()["data"]["manifest.json"].as_str().unwrap()).unwrap();
+    assert_eq!(
+        manifest,
+        json!({"count": 22, "firstSeq": 1, "lastSeq": 22, "headHash": end.head_hash, "gaps": []})
+    );
 }
 
 #[tokio::test]
-async fn an_app_that_is_being_deleted_gets_no_deployment_and_keeps_the_finalizers_of_others() {
-    let world = World::new("others").await;
+async fn our_finalizer_goes_from_any_place_in_the_list_and_those_of_others_stay() {
+    const OURS: &str = "apps.sentry.io/audit-export";
+    let (one, two) = ("example.com/one", "example.com/two");
+    let world = World::new("places").await;
+    let places = [("first", [OURS, one, two]), ("middle", [one, OURS, two]), ("last", [one, two, OURS])];
+    for (name, finalizers) in places {
+        world.create_app(name, json!({"image": "nginx:1"})).await;
+        world.size(name, 1).await;
+        world.patch_app(name, json!({"metadata": {"finalizers": finalizers}})).await;
+        world.delete_app(name).await;
+    }
+    for (name, _) in places {
+        world.app_where(name, "ours is gone", |app| app["metadata"]["finalizers"] == json!([one, two])).await;
+    }
+    world.quiet().await;
+    for (name, _) in places {
+        assert_eq!(world.app(name).await.unwrap()["metadata"]["finalizers"], json!([one, two]), "{name}");
+        world.patch_app(name, json!({"metadata": {"finalizers": null}})).await;
+        world.gone(name).await;
+    }
+}
+
+#[tokio::test]
+async fn an_app_that_is_being_deleted_never_gets_a_deployment_again() {
+    let world = World::new("going").await;
     world.create_app("shop", json!({"image": "nginx:1"})).await;
     world.size("shop", 1).await;
-    for (before, after) in
-        [(vec!["example.com/first"], vec!["example.com/last"]), (vec![], vec!["example.com/first"])]
-    {
-        let all = [before.as_slice(), &["apps.sentry.io/audit-export"], after.as_slice()].concat();
-        world.patch_app("shop", json!({"metadata": {"finalizers": all}})).await;
-        if before.is_empty() {
-            continue;
-        }
-        world.delete_app("shop").await;
-        let left = [before.as_slice(), after.as_slice()].concat();
-        world
-            .app_where("shop", "ours is gone, theirs are not", |app| {
-                app["metadata"]["finalizers"] == json!(left)
-            })
-            .await;
-        world.deployments().delete("shop", &DeleteParams::background()).await.unwrap();
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        assert!(world.deployment("shop").await.is_none(), "nothing is created for an App that goes");
-        world.patch_app("shop", json!({"metadata": {"finalizers": null}})).await;
-        break;
-    }
+    let both = ["example.com/theirs", "apps.sentry.io/audit-export"];
+    world.patch_app("shop", json!({"metadata": {"finalizers": both}})).await;
+    world.delete_app("shop").await;
+    world.app_where("shop", "released", |app| app["metadata"]["finalizers"] == json!([both[0]])).await;
+    world.deployments().delete("shop", &DeleteParams::background()).await.unwrap();
+    world.patch_app("shop", json!({"spec": {"image": "nginx:2"}})).await;
+    let mark = world.lab.audit_settled().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    world.lab.audit_settled().await.unwrap();
+    assert!(world.deployment("shop").await.is_none());
+    let writes = world.writes_since(&mark);
+    assert!(writes.is_empty(), "{writes:?}");
+    world.patch_app("shop", json!({"metadata": {"finalizers": null}})).await;
     world.gone("shop").await;
+}
+
+#[tokio::test]
+async fn a_trail_that_begins_anew_over_chunks_that_are_there_loses_no_record() {
+    let world = World::new("anew").await;
+    let app = world.create_app("shop", json!({"image": "nginx:0"})).await;
+    world.size("shop", 1).await;
+    for n in 1..=17 {
+        world.patch_app("shop", json!({"spec": {"image": format!("nginx:{n}")}})).await;
+        world.app_where("shop", "the record", |app| app["status"]["audit"]["seq"] == n + 1).await;
+    }
+    assert_eq!(world.chunks(&uid(&app)).await.len(), 1);
+    // Somebody wipes the status, and with it how far the trail is.
+    world.quiet().await;
+    let params = kube::api::PatchParams::default();
+    let wipe = kube::api::Patch::Merge(json!({"status": {"audit": null}}));
+    world.apps().patch_status("shop", &params, &wipe).await.unwrap();
+    world.patch_app("shop", json!({"spec": {"image": "nginx:again"}})).await;
+    world.app_where("shop", "a record", |app| app["status"]["audit"]["seq"] == 1).await;
+    world.quiet().await;
+    world.delete_app("shop").await;
+    world.gone("shop").await;
+    let mut records = world.records(&uid(&app)).await;
+    records.extend(common::printed_records(world.operator().await, &uid(&app)));
+    let last: Vec<_> = records.iter().rev().take(2).map(|record| (record.seq, record.action)).collect();
+    assert_eq!(last, [(2, Action::Delete), (1, Action::Update)], "what was done since stands somewhere");
 }
 
 #[tokio::test]
@@ -122,18 +179,36 @@ async fn a_finalizer_that_somebody_removed_is_set_again() {
 }
 
 #[tokio::test]
-async fn an_invalid_app_is_deletable() {
+async fn an_invalid_app_is_deletable_and_exports_its_trail() {
     let world = World::new("invalid").await;
-    world.create_app("shop", json!({"image": "nginx:1"})).await;
-    world.size("shop", 1).await;
-    world.patch_app("shop", json!({"spec": {"template": {"spec": {"hostPID": true}}}})).await;
-    world.condition("shop", "SpecValid", "False", "InvalidSpec").await;
-    world.delete_app("shop").await;
-    world.gone("shop").await;
+    for (name, template) in
+        [("typo", json!({"spec": {"contaners": []}})), ("refused", json!({"spec": {"hostPID": true}}))]
+    {
+        let app = world.create_app(name, json!({"image": "nginx:1"})).await;
+        world.size(name, 1).await;
+        world.patch_app(name, json!({"spec": {"template": template}})).await;
+        world.condition(name, "SpecValid", "False", "InvalidSpec").await;
+        world.delete_app(name).await;
+        world.gone(name).await;
+        let actions: Vec<_> = world.records(&uid(&app)).await.iter().map(|record| record.action).collect();
+        assert_eq!(actions, [Action::Create, Action::Delete], "{name}");
+    }
 }
 
 #[tokio::test]
-async fn foreground_deletion_ends() {
+async fn a_suspended_app_is_deleted_as_any_other() {
+    let world = World::new("suspended").await;
+    let app = world.create_app("shop", json!({"image": "nginx:1"})).await;
+    world.size("shop", 1).await;
+    world.patch_app("shop", json!({"spec": {"suspend": true}})).await;
+    world.app_where("shop", "phase Suspended", |app| app["status"]["phase"] == "Suspended").await;
+    world.delete_app("shop").await;
+    world.gone("shop").await;
+    assert_eq!(world.records(&uid(&app)).await.last().unwrap().action, Action::Delete);
+}
+
+#[tokio::test]
+async fn foreground_deletion_ends_and_takes_the_deployment_first() {
     let world = World::new("foreground").await;
     world.create_app("shop", json!({"image": "nginx:1"})).await;
     world.size("shop", 1).await;
@@ -141,18 +216,28 @@ async fn foreground_deletion_ends() {
     let mut kubectl = world.lab.kubectl();
     kubectl.args(["-n", &world.namespace, "delete", "app/shop", "--cascade=foreground", "--timeout=60s"]);
     assert!(kubectl.status().unwrap().success());
+    assert!(world.deployment("shop").await.is_none());
 }
 
 #[tokio::test]
-async fn a_namespace_with_apps_in_it_can_be_deleted() {
+async fn a_namespace_with_apps_in_it_can_be_deleted_and_their_trails_stay() {
     let world = World::new("namespace").await;
+    let mut uids = Vec::new();
     for name in ["a", "b"] {
-        world.create_app(name, json!({"image": "nginx:1"})).await;
+        uids.push(uid(&world.create_app(name, json!({"image": "nginx:1"})).await));
         world.size(name, 1).await;
     }
+    // One that never had a child, and so no finalizer.
+    world.create_app("c", json!({"image": "nginx:1", "template": {"spec": {"nope": 1}}})).await;
+    world.condition("c", "SpecValid", "False", "InvalidSpec").await;
     let mut kubectl = world.lab.kubectl();
     kubectl.args(["delete", "namespace", &world.namespace, "--timeout=60s"]);
     assert!(kubectl.status().unwrap().success());
+    for uid in uids {
+        let records = world.records(&uid).await;
+        assert_eq!(records.last().unwrap().action, Action::Delete);
+        verify(&records, &Chain::start()).unwrap();
+    }
 }
 
 /// A control plane whose sink may be broken, and whose operator may be stopped.
@@ -177,6 +262,7 @@ async fn a_broken_sink_delays_a_deletion_and_never_more() {
         world.size(name, 1).await;
     }
     world.quiet().await;
+    let skipped = world.app("skipped").await.unwrap();
     break_the_sink(&world).await;
 
     // The annotation ends the wait at once, also one that has begun.
@@ -191,6 +277,14 @@ async fn a_broken_sink_delays_a_deletion_and_never_more() {
         .await;
     world.gone("skipped").await;
     assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    let printed = common::printed_records(&operator, &uid(&skipped));
+    verify(&printed, &Chain::start()).unwrap();
+    let actions: Vec<_> = printed.iter().map(|record| record.action).collect();
+    assert_eq!(
+        actions,
+        [Action::Create, Action::Delete, Action::SkipExport],
+        "the skip is on record as well"
+    );
 
     // A sink that comes back in time gets everything.
     let restored = world.app("restored").await.unwrap();
@@ -209,8 +303,9 @@ async fn a_broken_sink_delays_a_deletion_and_never_more() {
 async fn neither_a_restart_nor_a_missing_operator_keeps_an_app_for_ever() {
     let world = own_world("restart").await;
     let operator = Operator::start(&world.lab, "first", &["--export-deadline-seconds=10"]).await.unwrap();
+    let mut uids = Vec::new();
     for name in ["waiting", "later"] {
-        world.create_app(name, json!({"image": "nginx:1"})).await;
+        uids.push(uid(&world.create_app(name, json!({"image": "nginx:1"})).await));
         world.size(name, 1).await;
     }
     world.quiet().await;
@@ -221,19 +316,40 @@ async fn neither_a_restart_nor_a_missing_operator_keeps_an_app_for_ever() {
     drop(operator);
     // Nobody acts now: an App that is deleted stays.
     world.delete_app("later").await;
+    // Created and deleted before any operator saw it; somebody else's finalizer keeps it.
+    world.create_app("unseen", json!({"image": "nginx:1"})).await;
+    world.patch_app("unseen", json!({"metadata": {"finalizers": ["example.com/theirs"]}})).await;
+    world.delete_app("unseen").await;
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert!(world.app("later").await.is_some());
-    let _second = Operator::start(&world.lab, "second", &["--export-deadline-seconds=10"]).await.unwrap();
+    let second = Operator::start(&world.lab, "second", &["--export-deadline-seconds=10"]).await.unwrap();
     world.gone("waiting").await;
     assert!(begun.elapsed() < Duration::from_secs(14), "the deadline began anew: {:?}", begun.elapsed());
     world.gone("later").await;
+    // Not a second too early either: the sink had its time.
+    assert!(begun.elapsed() >= Duration::from_secs(9), "{:?}", begun.elapsed());
+    for uid in &uids {
+        let printed = common::printed_records(&second, uid);
+        verify(&printed, &Chain::start()).unwrap();
+        let actions: Vec<_> = printed.iter().map(|record| record.action).collect();
+        assert_eq!(actions, [Action::Create, Action::Delete, Action::ExportAbandoned]);
+        assert!(world.chunks(uid).await.is_empty());
+    }
+    let abandoned = second.metric("kubesentry_audit_export_abandoned_total").unwrap();
+    assert!((abandoned - 2.0).abs() < f64::EPSILON, "{abandoned}");
+    let unseen = world.app("unseen").await.unwrap();
+    assert_eq!(unseen["metadata"]["finalizers"], json!(["example.com/theirs"]));
+    assert!(world.deployment("unseen").await.is_none());
+    world.patch_app("unseen", json!({"metadata": {"finalizers": null}})).await;
+    world.gone("unseen").await;
     let left = world.apps().list(&ListParams::default()).await.unwrap();
     assert!(left.items.is_empty());
-    eventually("an event says so", || async {
+    eventually("an event for each says so", || async {
         let events =
             world.api("events.k8s.io", "v1", "Event", "events").list(&ListParams::default()).await.unwrap();
         let reasons: Vec<_> = events.items.iter().map(|event| event.data["reason"].clone()).collect();
-        if reasons.contains(&json!("AuditExportAbandoned")) { Ok(()) } else { Err(reasons) }
+        let told = reasons.iter().filter(|reason| **reason == "AuditExportAbandoned").count();
+        if told == 2 { Ok(()) } else { Err(reasons) }
     })
     .await;
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::{World, eventually};
 use kube::api::{DeleteParams, ListParams};
 use kubesentry_lab::operator::{self, Operator};
-use kubesentry_lab::{Lab, LabOptions, binary};
+use kubesentry_lab::{Child, ChildSpec, Lab, LabOptions, binary, hold};
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -75,6 +75,70 @@ async fn health_metrics_events_and_logs_tell_of_the_work() {
     let begun = Instant::now();
     let status = operator.stop().await;
     assert!(status.success() && begun.elapsed() < Duration::from_secs(5), "{status} {:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn sigterm_ends_it_with_success_every_time_also_while_it_works() {
+    let world = World::without_operator("sigterm").await;
+    for round in 0..8 {
+        let operator = Operator::start(&world.lab, &format!("sigterm-{round}"), &[]).await.unwrap();
+        for n in 0..round {
+            world.create_app(&format!("shop-{round}-{n}"), json!({"image": "nginx:1"})).await;
+        }
+        let (begun, log) = (Instant::now(), operator.log().to_owned());
+        let status = operator.stop().await;
+        let text = std::fs::read_to_string(log).unwrap();
+        assert!(status.success(), "round {round}: {status}\n{text}");
+        assert!(begun.elapsed() < Duration::from_secs(5), "round {round}: {:?}", begun.elapsed());
+        assert!(text.lines().last().unwrap().contains("\"message\":\"stopped\""), "round {round}: {text}");
+    }
+}
+
+/// A kubeconfig of the operator's user for an API server at another address.
+fn kubeconfig_at(world: &World, server: &str) -> std::path::PathBuf {
+    let real = std::fs::read_to_string(world.lab.kubeconfig_for(operator::USER, &[]).unwrap()).unwrap();
+    let path = world.lab.dir().join(format!("elsewhere-{}.kubeconfig", std::process::id()));
+    std::fs::write(&path, real.replace(world.lab.api_url(), server)).unwrap();
+    path
+}
+
+#[tokio::test]
+async fn without_an_api_server_it_lives_is_not_ready_and_stops_when_asked() {
+    let world = World::without_operator("dark").await;
+    // Connections are taken and never answered, as by a server behind a broken network.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let kubeconfig = kubeconfig_at(&world, &format!("https://{}", silent.local_addr().unwrap()));
+    let ports: Vec<u16> = hold(2).unwrap().into_iter().map(kubesentry_lab::Held::release).collect();
+    let spec = ChildSpec::new(binary("kubesentry").unwrap(), world.lab.dir().join("dark.log"))
+        .args(["run", "--kubeconfig"])
+        .args([kubeconfig])
+        .args([
+            format!("--health-address=127.0.0.1:{}", ports[0]),
+            format!("--metrics-address=127.0.0.1:{}", ports[1]),
+        ]);
+    let child = Child::spawn(spec).unwrap();
+    eventually("it lives", || async {
+        match http(ports[0], "/livez") {
+            Ok(answer) if answer.starts_with("HTTP/1.0 200") || answer.starts_with("HTTP/1.1 200") => Ok(()),
+            other => Err(other.map_err(|error| error.to_string())),
+        }
+    })
+    .await;
+    let readiness = http(ports[0], "/readyz").unwrap();
+    assert!(readiness.contains("503") && readiness.contains("no complete list yet of: apps"), "{readiness}");
+    let begun = Instant::now();
+    let status = child.terminate(Duration::from_secs(20)).await;
+    assert!(status.success() && begun.elapsed() < Duration::from_secs(5), "{status} {:?}", begun.elapsed());
+}
+
+fn http(port: u16, path: &str) -> std::io::Result<String> {
+    use std::io::{Read as _, Write as _};
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
 }
 
 fn refused(args: &[&str]) -> (Option<i32>, String) {
@@ -147,6 +211,10 @@ async fn every_granted_verb_is_used_and_none_is_missing() {
     let operator = Operator::start(&world.lab, "rbac", &[]).await.unwrap();
     world.create_app("shop", json!({"image": "nginx:1"})).await;
     world.size("shop", 1).await;
+    world.patch_app("shop", json!({"spec": {"image": "nginx:2", "replicas": 2}})).await;
+    world.size("shop", 2).await;
+    world.patch_app("shop", json!({"spec": {"replicas": 1}})).await;
+    world.size("shop", 1).await;
     // The same event again becomes a series, and a third change asks who the writer is.
     for _ in 0..2 {
         world.scale("shop", 5).await;
@@ -174,6 +242,16 @@ async fn every_granted_verb_is_used_and_none_is_missing() {
     let entries = world.lab.audit().since(&mark).unwrap();
     let ours: Vec<_> = entries.iter().filter(|entry| entry.user == operator::USER).collect();
     assert!(ours.len() > 10);
+    let log = std::fs::read_to_string(world.lab.dir().join("audit.log")).unwrap();
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let groups: BTreeSet<String> = lines
+        .filter(|line| line["user"]["username"] == operator::USER)
+        .map(|line| line["user"]["groups"].to_string())
+        .collect();
+    assert!(
+        !groups.is_empty() && groups.iter().all(|groups| !groups.contains("system:masters")),
+        "{groups:?}"
+    );
     let refused: Vec<_> = ours.iter().filter(|entry| entry.code == 403).collect();
     assert!(refused.is_empty(), "{refused:?}");
     let used: BTreeSet<String> = ours

@@ -138,7 +138,7 @@ async fn an_app_that_todays_schema_refuses_gets_a_status_and_is_deletable_and_ha
 }
 
 #[tokio::test]
-async fn a_stored_app_with_our_finalizer_that_todays_schema_refuses_is_released() {
+async fn a_schema_that_grows_stricter_under_a_running_operator_keeps_no_app_and_stops_none() {
     let lab = Lab::start(LabOptions::default()).await.unwrap();
     operator::install(&lab).await.unwrap();
     let world = World::on(lab, "finalizer").await;
@@ -156,10 +156,38 @@ async fn a_stored_app_with_our_finalizer_that_todays_schema_refuses_is_released(
             .map(drop)
     })
     .await;
+    let operator = Operator::start(&world.lab, "finalizer", &[]).await.unwrap();
+    let mark = world.lab.audit_settled().await.unwrap();
+    world.create_app("healthy", json!({"image": "nginx:1"})).await;
+    world.size("healthy", 1).await;
+    world.create_app("retired", json!({"image": "nginx:1", "retired": "x"})).await;
+    world.condition("retired", "SpecValid", "False", "InvalidSpec").await;
+    world.condition("old", "SpecValid", "False", "InvalidSpec").await;
+
     install(&world, &kubesentry_api::crd::definition()).await;
     todays_schema(&world).await;
-    let _operator = Operator::start(&world.lab, "finalizer", &[]).await.unwrap();
+    world.scale("healthy", 3).await;
+    world.size("healthy", 1).await;
+    world.create_app("new", json!({"image": "nginx:1"})).await;
+    world.size("new", 1).await;
+    // The API server serves the App without the field now, under the same generation.
+    let touched = world.patch_app("retired", json!({"metadata": {"labels": {"touched": "true"}}})).await;
+    assert_eq!((touched["spec"].get("retired"), &touched["metadata"]["generation"]), (None, &json!(1)));
+    world.size("retired", 1).await;
+    world.condition("retired", "SpecValid", "True", "Valid").await;
+    // The spec is as wrong as before; what else changes is seen, and told by PUT.
+    world.patch_app("old", json!({"spec": {"suspend": true}})).await;
+    world.app_where("old", "the newest generation", |app| app["status"]["observedGeneration"] == 2).await;
     world.condition("old", "SpecValid", "False", "InvalidSpec").await;
-    world.delete_app("old").await;
-    world.gone("old").await;
+    assert_eq!(operator.health("/readyz").unwrap().0, 200);
+    for name in ["old", "healthy", "new", "retired"] {
+        world.delete_app(name).await;
+        world.gone(name).await;
+    }
+
+    world.lab.audit_settled().await.unwrap();
+    let writes = world.writes_since(&mark);
+    let refused: Vec<_> = writes.iter().filter(|entry| entry.code >= 400 && entry.code != 409).collect();
+    assert!(refused.is_empty(), "{refused:?}");
+    assert!(writes.iter().all(|entry| entry.subresource != "status" || entry.verb == "update"), "{writes:?}");
 }

@@ -71,7 +71,7 @@ pub enum Whose {
     SomebodyElses,
 }
 
-/// Parses an App and builds the intent of its Deployment. Called once per generation.
+/// Parses an App and builds the intent of its Deployment. Called once per content.
 pub fn understand(app: &App, options: &ParseOptions) -> Understood {
     let mut parsed = parse(&app.raw, options);
     let identity = Identity {

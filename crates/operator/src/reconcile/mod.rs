@@ -9,6 +9,7 @@ pub mod observe;
 pub mod plan;
 pub mod report;
 
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,19 +78,20 @@ fn is_behind(context: &Context, observation: &Observation, memory: &mut Memory) 
     app || child
 }
 
-/// The parsed App; parsing is done once per generation, since only the spec is parsed.
+/// The parsed App; parsing is done once per content. The generation can't stand for it: where the schema changes, the API
+/// server serves the same generation with other defaults, and without the fields that are none any more.
 fn understood(
     context: &Context,
     observation: &Observation,
     memory: &mut Memory,
 ) -> Arc<crate::memory::Understood> {
-    let generation = observation.app.generation;
+    let content = BuildHasherDefault::<DefaultHasher>::default().hash_one(&observation.app.raw);
     if let Some((of, understood)) = &memory.parsed
-        && *of == generation
+        && *of == content
     {
         return understood.clone();
     }
     let understood = Arc::new(judge::understand(&observation.app, &context.options));
-    memory.parsed = Some((generation, understood.clone()));
+    memory.parsed = Some((content, understood.clone()));
     understood
 }

@@ -178,6 +178,12 @@ impl World {
         self.lab.audit().since(mark).unwrap().into_iter().filter(own).collect()
     }
 
+    /// All requests of the operator in this test's namespace since a mark, reads and events too.
+    pub fn requests_since(&self, mark: &Mark) -> Vec<AuditEntry> {
+        let own = |entry: &AuditEntry| entry.user == operator::USER && entry.namespace == self.namespace;
+        self.lab.audit().since(mark).unwrap().into_iter().filter(own).collect()
+    }
+
     /// What the Deployment's own controller would report.
     pub async fn report_deployment(&self, name: &str, ready: i32, available: bool) {
         let live = self.deployment(name).await.unwrap();
@@ -228,6 +234,14 @@ impl World {
         let lines = chunks.iter().flat_map(|chunk| chunk["data"]["records.jsonl"].as_str().unwrap().lines());
         lines.map(|line| serde_json::from_str(line).unwrap()).collect()
     }
+}
+
+/// The audit records of an App that an operator printed because no sink took them.
+pub fn printed_records(operator: &Operator, uid: &str) -> Vec<kubesentry_engine::audit::Record> {
+    let log = std::fs::read_to_string(operator.log()).unwrap();
+    let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let records = lines.filter_map(|line| serde_json::from_str(line["record"].as_str()?).ok());
+    records.filter(|record: &kubesentry_engine::audit::Record| record.app.uid == uid).collect()
 }
 
 pub fn app(name: &str, spec: Value) -> Value {
