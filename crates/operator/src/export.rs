@@ -28,6 +28,9 @@ const ATTEMPT: Duration = Duration::from_secs(5);
 /// Chunks that one export may find already there and shorter than its own.
 const OVERLAPS: usize = 10;
 
+/// Chunks that the last one's manifest looks up: far more than a trail has, and little enough for one attempt.
+const LOOKED_UP: usize = 1000;
+
 /// What became of a release.
 #[derive(Debug)]
 pub enum Release {
@@ -101,7 +104,8 @@ pub async fn release(context: &Context, observation: &Observation, memory: &mut 
     for draft in memory.unreported.drafts.iter().cloned() {
         ledger.append(draft);
     }
-    if observation.app.annotations.contains_key(ANNOTATION_SKIP_AUDIT_EXPORT) {
+    let annotation = observation.app.annotations.get(ANNOTATION_SKIP_AUDIT_EXPORT);
+    if annotation.is_some_and(|value| value != "false") {
         let message = format!(
             "the export was skipped by the annotation {ANNOTATION_SKIP_AUDIT_EXPORT}; what was not exported stands in the operator's log"
         );
@@ -190,10 +194,13 @@ async fn put(
         let Some(chunk) = ledger.chunk() else {
             return Ok(());
         };
-        let manifest = is_last.then(|| {
-            let before = (1, ledger.flushed_seq);
-            Manifest::over([before, (chunk.first_seq, chunk.last_seq)], &ledger.chain())
-        });
+        let manifest = if is_last {
+            let mut there = chunks_before(context, observation, chunk.first_seq).await?;
+            there.push((chunk.first_seq, chunk.last_seq));
+            Some(Manifest::over(there, &ledger.chain()))
+        } else {
+            None
+        };
         let create = async |name: &str| {
             let body = config_map(context, observation, name, &chunk, manifest.as_ref());
             context.door.create_config_map(&context.namespace, &body).await
@@ -254,6 +261,28 @@ fn config_map(
         "immutable": true,
         "data": data,
     })
+}
+
+/// First and last number of the chunks that stand before `first_seq`, in one unbroken row from the first record on. Looked
+/// up, not remembered: records that a sink would not take for long were printed instead, and stand in no chunk.
+async fn chunks_before(
+    context: &Context,
+    observation: &Observation,
+    first_seq: u64,
+) -> Result<Vec<(u64, u64)>, RequestError> {
+    let mut found = Vec::new();
+    let mut next = 1;
+    while next < first_seq && found.len() < LOOKED_UP {
+        match chunk_of(context, &format!("audit-{}-{next}", observation.app.uid)).await {
+            Ok(Some(chunk)) if chunk.last_seq >= next => {
+                found.push((chunk.first_seq, chunk.last_seq));
+                next = chunk.last_seq + 1;
+            }
+            Ok(_) | Err(RequestError::NotFound(_)) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
 }
 
 /// A chunk that is already there; `None` where it can't be read as one.

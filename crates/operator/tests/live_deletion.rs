@@ -300,6 +300,36 @@ async fn a_broken_sink_delays_a_deletion_and_never_more() {
 }
 
 #[tokio::test]
+async fn the_manifest_counts_no_record_that_stands_in_the_log_only() {
+    let world = own_world("printed").await;
+    let operator = Operator::start(&world.lab, "printed", &[]).await.unwrap();
+    let app = world.create_app("shop", json!({"image": "nginx:0"})).await;
+    world.size("shop", 1).await;
+    break_the_sink(&world).await;
+    // More than may wait in the status: the oldest ones are printed.
+    for n in 1..=52_u64 {
+        world.patch_app("shop", json!({"spec": {"image": format!("nginx:{n}")}})).await;
+        world.app_where("shop", "the record", |app| app["status"]["audit"]["seq"] == n + 1).await;
+    }
+    operator::install(&world.lab).await.unwrap();
+    world.delete_app("shop").await;
+    world.gone("shop").await;
+    let uid = uid(&app);
+    let (exported, printed) = (world.records(&uid).await, common::printed_records(&operator, &uid));
+    assert!(
+        !printed.is_empty() && exported.len() + printed.len() == 54,
+        "{} and {}",
+        exported.len(),
+        printed.len()
+    );
+    let chunks = world.chunks(&uid).await;
+    let manifest = chunks.last().unwrap()["data"]["manifest.json"].as_str().unwrap();
+    let manifest: Value = serde_json::from_str(manifest).unwrap();
+    assert_eq!(manifest["count"], exported.len(), "{manifest}");
+    assert_eq!(manifest["firstSeq"], exported[0].seq, "{manifest}");
+}
+
+#[tokio::test]
 async fn neither_a_restart_nor_a_missing_operator_keeps_an_app_for_ever() {
     let world = own_world("restart").await;
     let operator = Operator::start(&world.lab, "first", &["--export-deadline-seconds=10"]).await.unwrap();
