@@ -5,6 +5,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::structure::prune_nulls;
+
 /// A key of a list's items, and its default where it may be left out.
 type ListKey = (&'static str, Option<&'static str>);
 
@@ -77,14 +79,9 @@ fn same(a: &Value, b: &Value, keys: &[ListKey]) -> bool {
 }
 
 /// Server-side apply takes a null for a value, and an intent must hold only what is wanted.
-fn without_nulls(value: Value) -> Value {
-    match value {
-        Value::Object(object) => Value::Object(
-            object.into_iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k, without_nulls(v))).collect(),
-        ),
-        Value::Array(items) => Value::Array(items.into_iter().map(without_nulls).collect()),
-        other => other,
-    }
+fn without_nulls(mut value: Value) -> Value {
+    prune_nulls(&mut value);
+    value
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::children::Workload;
 use crate::rules::RULES;
 use crate::spec::{AppSpec, ScalingMode};
-use crate::structure::{check, fill_defaults, unknown_field};
+use crate::structure::{check, fill_defaults, prune_nulls, unknown_field};
 use crate::violation::{FaultKind, Violation, Warning};
 use crate::{pod_security, schema};
 
@@ -129,6 +129,7 @@ fn check_template(
         return;
     };
     let mut strict = Vec::new();
+    // The API server prunes nulls of declared fields only; below the open template they take a field away.
     let mut pruned = template.clone();
     prune_nulls(&mut pruned);
     check(schema::pod_template(), &pruned, TEMPLATE, &mut strict);
@@ -188,18 +189,6 @@ fn is_newer(path: &str) -> bool {
     };
     let holder = holder.split('[').next().unwrap_or_default();
     NEWER_FIELDS.contains(&(holder, field))
-}
-
-/// The API server prunes nulls of declared fields only; below the open template they are a way to take a field away.
-fn prune_nulls(value: &mut Value) {
-    match value {
-        Value::Object(object) => {
-            object.retain(|_, inner| !inner.is_null());
-            object.values_mut().for_each(prune_nulls);
-        }
-        Value::Array(items) => items.iter_mut().for_each(prune_nulls),
-        _ => {}
-    }
 }
 
 fn assemble(app: &Value, violations: &mut Vec<Violation>, warnings: &mut Vec<Warning>) -> Option<ValidApp> {

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use crate::spec::AppSpec;
 use crate::status::AppStatus;
-use crate::structure::QUANTITY_PATTERN;
+use crate::structure::{QUANTITY_PATTERN, prune_nulls};
 
 /// Schema of an App, without rules: `openAPIV3Schema` of the CRD.
 pub fn app() -> &'static Value {
@@ -209,13 +209,6 @@ fn core_list_type(name: &str, property: &mut Value) {
     // ConfigMapKeySelector, SecretKeySelector, ObjectFieldSelector, ResourceFieldSelector, FileKeySelector.
     if name.ends_with("KeyRef") || name == "fieldRef" || name == "resourceFieldRef" {
         object.insert("x-kubernetes-map-type".to_owned(), Value::from("atomic"));
-    }
-}
-
-fn prune_nulls(value: &mut Value) {
-    if let Value::Object(object) = value {
-        object.retain(|_, inner| !inner.is_null());
-        object.values_mut().for_each(prune_nulls);
     }
 }
 

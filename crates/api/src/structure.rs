@@ -59,6 +59,18 @@ pub(crate) fn fill_defaults(schema: &Value, value: &mut Value) {
     }
 }
 
+/// Removes the fields that are null, at any depth. Nulls that are items of a list stay.
+pub(crate) fn prune_nulls(value: &mut Value) {
+    match value {
+        Value::Object(object) => {
+            object.retain(|_, inner| !inner.is_null());
+            object.values_mut().for_each(prune_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(prune_nulls),
+        _ => {}
+    }
+}
+
 /// Checks `value` against `schema` and adds every fault to `out`. `path` is the value's own path.
 pub(crate) fn check(schema: &Value, value: &Value, path: &str, out: &mut Vec<Violation>) {
     if schema.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true)) {

@@ -94,16 +94,6 @@ impl<T: Cached> Cache<T> {
 
     /// Takes an event in and tells what changed by it.
     pub fn handle(&self, event: WatchEvent<T>) -> Vec<Change<T>> {
-        let version = match &event {
-            WatchEvent::Applied(object) | WatchEvent::Deleted(object) => object.version(),
-            WatchEvent::Restarted | WatchEvent::Listed(_) | WatchEvent::Synced => 0,
-        };
-        let changes = self.take_in(event);
-        self.reached.fetch_max(version, Ordering::AcqRel);
-        changes
-    }
-
-    fn take_in(&self, event: WatchEvent<T>) -> Vec<Change<T>> {
         match event {
             WatchEvent::Restarted => {
                 *self.listing.write() = Some(HashMap::new());
@@ -119,20 +109,28 @@ impl<T: Cached> Cache<T> {
                 let listed = self.listing.write().take().unwrap_or_default();
                 let highest = listed.values().map(|object| object.version()).max().unwrap_or_default();
                 let changes = self.replace(listed);
-                self.reached.fetch_max(highest, Ordering::AcqRel);
+                self.reach(highest);
                 self.synced.store(true, Ordering::Release);
                 changes
             }
             WatchEvent::Applied(object) => {
                 let after = Arc::new(object);
                 let before = self.objects.write().insert(after.key().clone(), after.clone());
+                self.reach(after.version());
                 vec![Change { before, after: Some(after) }]
             }
             WatchEvent::Deleted(object) => {
+                let version = object.version();
                 let before = self.objects.write().remove(object.key()).unwrap_or_else(|| Arc::new(object));
+                self.reach(version);
                 vec![Change { before: Some(before), after: None }]
             }
         }
+    }
+
+    /// Everything up to this version is shown now: to be called after the objects changed, never before.
+    fn reach(&self, version: u64) {
+        self.reached.fetch_max(version, Ordering::AcqRel);
     }
 
     fn replace(&self, listed: HashMap<Key, Arc<T>>) -> Vec<Change<T>> {

@@ -11,7 +11,7 @@ use parking_lot::RwLock;
 
 use crate::cache::Cache;
 use crate::door::Door;
-use crate::events::Events;
+use crate::events::{Event, EventType, Events};
 use crate::key::Key;
 use crate::memory::Memories;
 use crate::objects::{App, Deployment, Scaler};
@@ -56,8 +56,18 @@ impl Context {
         self.scaled.read().get(target).and_then(|scalers| scalers.first().cloned())
     }
 
-    /// Every cache has had a complete list.
-    pub fn is_synced(&self) -> bool {
-        self.apps.is_synced() && self.deployments.is_synced() && self.scalers.is_synced()
+    /// Sends an event about an App; one that finds no room is counted and lost.
+    pub fn tell(&self, app: &App, kind: EventType, reason: &str, action: &str, note: &str) {
+        let sent = self.events.send(Event {
+            key: app.key.clone(),
+            uid: app.uid.clone(),
+            kind,
+            reason: reason.to_owned(),
+            action: action.to_owned(),
+            note: note.to_owned(),
+        });
+        if !sent {
+            self.telemetry.event_dropped();
+        }
     }
 }

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::context::{Context, VERSION};
 use crate::error::RequestError;
-use crate::events::{Event, EventType};
+use crate::events::EventType;
 use crate::memory::Memory;
 use crate::reconcile::observe::{Observation, whole_seconds};
 
@@ -171,17 +171,7 @@ fn last_words(context: &Context, observation: &Observation) -> Draft {
 
 fn announce(context: &Context, observation: &Observation, reason: &str, message: &str) {
     tracing::warn!(app = %observation.app.key, uid = observation.app.uid, reason, "{message}");
-    let sent = context.events.send(Event {
-        key: observation.app.key.clone(),
-        uid: observation.app.uid.clone(),
-        kind: EventType::Warning,
-        reason: reason.to_owned(),
-        action: "Export".to_owned(),
-        note: message.to_owned(),
-    });
-    if !sent {
-        context.telemetry.event_dropped();
-    }
+    context.tell(&observation.app, EventType::Warning, reason, "Export", message);
 }
 
 async fn put(

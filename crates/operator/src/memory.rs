@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use kubesentry_api::children::Intent;
 use kubesentry_api::conditions::Blocked;
+use kubesentry_api::reasons::Reason;
 use kubesentry_api::status::LastDecision;
 use kubesentry_api::{Parsed, ValidApp};
 use kubesentry_engine::audit::Draft;
@@ -22,6 +23,9 @@ use crate::key::Key;
 /// A write of ours that the cache doesn't show yet is waited for this long; a lost watch event then costs a no-op, not
 /// the App.
 const AWAIT_MAX: Duration = Duration::from_secs(10);
+
+/// An API server that starts forbids everything for a moment (0.3 to 0.7 s were seen): no fault before this.
+const FORBIDDEN_GRACE: Duration = Duration::from_secs(5);
 
 /// See the module.
 #[derive(Default)]
@@ -118,6 +122,15 @@ pub struct Refused {
     pub since: Instant,
     /// Refusals in a row.
     pub times: u32,
+}
+
+impl Refused {
+    /// Whether it may be no more than an API server that starts: it forbids everything for a moment. Tried again, and not
+    /// told yet.
+    pub fn is_in_grace(&self, now: Instant) -> bool {
+        self.blocked.reason == Reason::Forbidden
+            && now.saturating_duration_since(self.since) < FORBIDDEN_GRACE
+    }
 }
 
 /// Records and decision of writes that the status doesn't show yet.

@@ -4,7 +4,7 @@
 //! `add` makes it wait again afterwards; nobody works on a key twice at the same time; first come, first served, so that
 //! no key starves. Keys carry no event, only whether time alone woke them ([`Wake`]).
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -200,12 +200,11 @@ impl Queue {
         self.ready.notify_waiters();
     }
 
-    /// Keys that are being worked on, with the age of the oldest, in seconds.
-    pub fn unfinished(&self) -> (HashSet<Key>, f64, f64) {
+    /// Ages of the passes under way, in seconds: of all together, and of the oldest.
+    pub fn unfinished(&self) -> (f64, f64) {
         let inner = self.inner.lock();
         let ages = inner.working.values().map(|begun| begun.elapsed().as_secs_f64());
-        let (sum, oldest) = ages.fold((0.0, 0.0_f64), |(sum, oldest), age| (sum + age, oldest.max(age)));
-        (inner.working.keys().cloned().collect(), sum, oldest)
+        ages.fold((0.0, 0.0_f64), |(sum, oldest), age| (sum + age, oldest.max(age)))
     }
 }
 

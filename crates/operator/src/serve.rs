@@ -93,7 +93,7 @@ async fn readyz(State(served): State<Served>) -> impl IntoResponse {
 }
 
 async fn metrics(State(served): State<Served>) -> impl IntoResponse {
-    let (_, unfinished, longest) = served.queue.unfinished();
+    let (unfinished, longest) = served.queue.unfinished();
     let text = served.context.telemetry.encode(unfinished, longest);
     ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text)
 }

@@ -28,7 +28,6 @@ pub struct Applied {
     release: Option<Release>,
     writer: Option<String>,
     failure: Option<RequestError>,
-    _made_here: (),
 }
 
 /// What became of the Deployment.
@@ -77,7 +76,6 @@ pub async fn apply(context: &Context, observation: &Observation, plan: Plan, mem
         release: None,
         writer: None,
         failure: None,
-        _made_here: (),
     };
     let Plan { finalizer, child, identify, release, wake_after: _ } = plan;
     if release {

@@ -179,13 +179,9 @@ fn need(
     let Some(child) = child else {
         return Some((Action::Create, Vec::new()));
     };
-    let mut wanted = body.clone();
-    if let Some(metadata) = wanted["metadata"].as_object_mut() {
-        metadata.remove("resourceVersion");
-    }
-    // Where the size isn't ours, its field may be anybody's.
-    let except: &[&str] = if size.is_ours() { &[] } else { &[".spec.replicas"] };
-    let lost = ownership::lost_except(&wanted, &child.owned, except);
+    // Where the size isn't ours, its field may be anybody's; the resourceVersion beside it is never owned.
+    let except: &[&str] = if size.is_ours() { &[] } else { &[".spec.replicas", ".metadata.resourceVersion"] };
+    let lost = ownership::lost_except(body, &child.owned, except);
     let same_hash = child.applied_hash.as_deref() == Some(hash);
     if whose == Whose::AVanishedApps && !same_hash {
         return Some((Action::TakeOver, Vec::new()));

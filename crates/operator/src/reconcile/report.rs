@@ -21,7 +21,7 @@ use super::judge::Judgement;
 use super::observe::Observation;
 use crate::context::Context;
 use crate::error::RequestError;
-use crate::events::{Event, EventType};
+use crate::events::EventType;
 use crate::export::Release;
 use crate::memory::{Memory, Seen, Unreported};
 
@@ -132,27 +132,6 @@ fn tell_transitions(context: &Context, observation: &Observation, status: &AppSt
     });
     if after.status == Status::False && !same {
         tracing::warn!(app = %observation.app.key, uid = observation.app.uid, reason = after.reason, "not ready: {}", after.message);
-        send(context, observation, EventType::Warning, &after.reason, "Report", &after.message);
-    }
-}
-
-fn send(
-    context: &Context,
-    observation: &Observation,
-    kind: EventType,
-    reason: &str,
-    action: &str,
-    note: &str,
-) {
-    let sent = context.events.send(Event {
-        key: observation.app.key.clone(),
-        uid: observation.app.uid.clone(),
-        kind,
-        reason: reason.to_owned(),
-        action: action.to_owned(),
-        note: note.to_owned(),
-    });
-    if !sent {
-        context.telemetry.event_dropped();
+        context.tell(&observation.app, EventType::Warning, &after.reason, "Report", &after.message);
     }
 }

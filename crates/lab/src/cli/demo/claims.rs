@@ -37,6 +37,7 @@ pub(super) fn claim(
     }
 }
 
+/// Waits until the demo's Deployment is as claimed.
 pub(super) async fn deployment(
     stage: &mut Stage,
     cluster: &Cluster<'_>,
@@ -44,20 +45,10 @@ pub(super) async fn deployment(
     expected: &str,
     holds: impl Fn(&Value) -> bool,
 ) -> Act {
-    let begun = Instant::now();
-    loop {
-        let seen = cluster.deployment("shop").await?;
-        if seen.as_ref().is_some_and(&holds) {
-            stage.holds(sentence, None);
-            return Ok(Ok(()));
-        }
-        if begun.elapsed() > PATIENCE {
-            return Ok(Err(stage.fails(sentence, expected, &seen.unwrap_or_default()["spec"].to_string())));
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    becomes(stage, sentence, expected, "spec", || cluster.deployment("shop"), holds).await
 }
 
+/// Waits until an App is as claimed.
 pub(super) async fn app(
     stage: &mut Stage,
     cluster: &Cluster<'_>,
@@ -66,15 +57,27 @@ pub(super) async fn app(
     expected: &str,
     holds: impl Fn(&Value) -> bool,
 ) -> Act {
+    becomes(stage, sentence, expected, "status", || cluster.app(name), holds).await
+}
+
+/// Looks until the claim holds; `part` of the object is shown where it never does.
+async fn becomes<F: Future<Output = Result<Option<Value>, LabError>>>(
+    stage: &mut Stage,
+    sentence: &str,
+    expected: &str,
+    part: &str,
+    look: impl Fn() -> F,
+    holds: impl Fn(&Value) -> bool,
+) -> Act {
     let begun = Instant::now();
     loop {
-        let seen = cluster.app(name).await?;
+        let seen = look().await?;
         if seen.as_ref().is_some_and(&holds) {
             stage.holds(sentence, None);
             return Ok(Ok(()));
         }
         if begun.elapsed() > PATIENCE {
-            return Ok(Err(stage.fails(sentence, expected, &seen.unwrap_or_default()["status"].to_string())));
+            return Ok(Err(stage.fails(sentence, expected, &seen.unwrap_or_default()[part].to_string())));
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -15,9 +15,6 @@ use crate::reconcile::plan::ChildWrite;
 
 /// A refused Deployment is tried again after this long though nothing changed.
 const REJECTED_RETRY: Duration = Duration::from_secs(300);
-/// An API server that starts forbids everything for a moment (0.3 to 0.7 s were seen): no fault before this.
-pub(super) const FORBIDDEN_GRACE: Duration = Duration::from_secs(5);
-
 /// The API server did not take the Deployment. `Some` where the pass ends here.
 pub(super) fn refused(
     observation: &Observation,
@@ -50,26 +47,20 @@ pub(super) fn refused(
                 Forbidden::NamespaceTerminating => Reason::NamespaceTerminating,
                 Forbidden::Other => Reason::Forbidden,
             };
-            let young = observation.mono.saturating_duration_since(since) < FORBIDDEN_GRACE;
             let delay = Duration::from_secs(1 << times.min(8)).min(REJECTED_RETRY);
-            if *why == Forbidden::Other && young {
-                // Remembered, so that the grace ends, but not told yet.
-                memory.refused = Some(Refused {
-                    sent,
-                    blocked: Blocked { reason, message: message.clone() },
-                    is_invalid: false,
-                    retry_at: observation.mono,
-                    since,
-                    times,
-                });
-                return Some(Outcome::Retry(error.to_string()));
-            }
             (Blocked { reason, message: message.clone() }, false, delay)
         }
         error => return Some(Outcome::Retry(error.to_string())),
     };
-    tracing::warn!(app = %observation.app.key, uid = observation.app.uid, reason = %blocked.reason, "{}", blocked.message);
-    let retry_at = observation.mono + delay;
-    memory.refused = Some(Refused { sent, blocked, is_invalid, retry_at, since, times });
+    let mut refused = Refused { sent, blocked, is_invalid, retry_at: observation.mono + delay, since, times };
+    if refused.is_in_grace(observation.mono) {
+        // Remembered, so that the grace ends.
+        refused.retry_at = observation.mono;
+        memory.refused = Some(refused);
+        return Some(Outcome::Retry(error.to_string()));
+    }
+    let Blocked { reason, message } = &refused.blocked;
+    tracing::warn!(app = %observation.app.key, uid = observation.app.uid, %reason, "{message}");
+    memory.refused = Some(refused);
     None
 }

@@ -1,14 +1,12 @@
 //! The status of an App, derived from what was observed, judged and done.
 
 use kubesentry_api::conditions::{self, Facts, Status};
-use kubesentry_api::reasons::Reason;
 use kubesentry_api::status::{AppStatus, Effective};
 use kubesentry_engine::size::Replicas;
 
 use super::ledger::ledger_of;
-use super::refusal::FORBIDDEN_GRACE;
 use crate::context::Context;
-use crate::memory::{Memory, Refused};
+use crate::memory::Memory;
 use crate::objects::Deployment;
 use crate::reconcile::judge::{Hold, Judgement, Verdict, Whose};
 use crate::reconcile::observe::Observation;
@@ -34,19 +32,18 @@ pub(super) async fn status_of(
         before.first_available_at.clone().or_else(|| is_available.then(|| observation.timestamp()));
     let facts = facts(observation, judgement, ours, memory, first_available_at.is_some());
     let (conditions, phase) = conditions::derive(&facts, &before.conditions, &observation.timestamp());
-    let policy = judgement.understood.valid().map(|(valid, _)| &valid.policy);
     let desired =
         judgement.size.and_then(|size| size.replicas).map(number).or(ours.map(|child| child.replicas));
     let mut status = AppStatus {
         observed_generation: Some(app.generation),
         phase: Some(phase),
-        effective: match (policy, judgement.understood.valid()) {
-            (Some(policy), Some((valid, _))) => Some(Effective {
-                min_replicas: number(policy.min),
-                max_replicas: number(policy.max),
+        effective: match judgement.understood.valid() {
+            Some((valid, _)) => Some(Effective {
+                min_replicas: number(valid.policy.min),
+                max_replicas: number(valid.policy.max),
                 image: valid.workload.image().to_owned(),
             }),
-            _ => before.effective.clone(),
+            None => before.effective.clone(),
         },
         replicas: Some(ours.map_or(0, |child| child.facts.replicas)),
         ready_replicas: Some(ours.map_or(0, |child| child.facts.ready)),
@@ -70,11 +67,7 @@ fn facts(
     memory: &Memory,
     was_available: bool,
 ) -> Facts {
-    let young = |refused: &&Refused| {
-        refused.blocked.reason != Reason::Forbidden
-            || observation.mono.saturating_duration_since(refused.since) >= FORBIDDEN_GRACE
-    };
-    let refused = memory.refused.as_ref().filter(young);
+    let refused = memory.refused.as_ref().filter(|refused| !refused.is_in_grace(observation.mono));
     let refused_as = |is_invalid: bool| {
         refused.filter(|refused| refused.is_invalid == is_invalid).map(|refused| refused.blocked.clone())
     };

@@ -4,7 +4,6 @@ use kubesentry_api::status::LastDecision;
 use kubesentry_engine::audit;
 use kubesentry_engine::size::SizeOwner;
 
-use super::send;
 use crate::context::Context;
 use crate::events::EventType;
 use crate::export;
@@ -47,7 +46,7 @@ pub(super) fn written(
         "{message}"
     );
     context.telemetry.decided(key, write.action.as_str(), reason);
-    send(context, observation, EventType::Normal, reason, write.action.as_str(), &message);
+    context.tell(&observation.app, EventType::Normal, reason, write.action.as_str(), &message);
     let action = match write.action {
         Action::Create => audit::Action::Create,
         Action::TakeOver => audit::Action::TakeOver,
