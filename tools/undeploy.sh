@@ -105,7 +105,7 @@ remove_apps() {
   wait_for_apps "$patience" && return 0
   strip
   # The garbage collector may have to orphan or delete Pods first.
-  wait_for_apps $((patience < 30 ? patience : 30)) && return 0
+  wait_for_apps $((patience < 25 ? patience + 5 : 30)) && return 0
   apps >&2
   die "these Apps are still there (namespace|name|finalizers): see to the finalizers of others, and run this again"
 }

@@ -80,7 +80,11 @@ fn undeploy(lab: &Lab, config: &str, flags: &str) -> Output {
 fn versions(lab: &Lab, config: &str) -> BTreeMap<String, String> {
     let template = r#"{range .items[*]}{.kind}/{.metadata.name}{" "}{.metadata.resourceVersion}{"\n"}{end}"#;
     let lines = kubectl(lab, &["get", "-k", config, "-o", &format!("jsonpath={template}")]);
-    lines.lines().map(|line| line.split_once(' ').unwrap()).map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
+    lines
+        .lines()
+        .map(|line| line.split_once(' ').unwrap())
+        .map(|(k, v)| (k.to_owned(), v.to_owned()))
+        .collect()
 }
 
 /// Whatever carries the operator's label, and the CRD.
@@ -226,6 +230,34 @@ async fn undeploy_ends_what_was_begun_in_the_wrong_order_and_touches_no_finalize
     world.lab.stop().await.unwrap();
 }
 
+#[tokio::test]
+async fn after_the_wrong_order_an_operator_that_runs_again_saves_the_records_and_releases_the_apps() {
+    let lab = cluster().await;
+    install(&lab, &["apply", "-k", DEFAULT]).await;
+    let world = World::on(lab, "again").await;
+    let operator = Operator::start(&world.lab, "again-1", &[]).await.unwrap();
+    let shop = world.create_app("shop", json!({"image": "nginx:1"})).await;
+    world.size("shop", 1).await;
+    drop(operator);
+    kubectl(&world.lab, &["delete", "-k", DEFAULT, "--wait=false"]);
+    kubectl(&world.lab, &["wait", "--for=delete", "namespace/kubesentry-system", "--timeout=60s"]);
+    let stuck = world.app("shop").await.unwrap();
+    assert!(stuck["metadata"]["deletionTimestamp"].is_string(), "{stuck}");
+
+    // As the documentation says it: the namespace first.
+    kubectl(&world.lab, &["apply", "-k", "config/manager"]);
+    kubectl(&world.lab, &["apply", "-k", "config/rbac"]);
+    let operator = Operator::start(&world.lab, "again-2", &[]).await.unwrap();
+    kubectl(&world.lab, &["wait", "--for=delete", CRD, "--timeout=60s"]);
+    let uid = shop["metadata"]["uid"].as_str().unwrap();
+    assert!(!world.records(uid).await.is_empty(), "the records are saved");
+    let done = undeploy(&world.lab, DEFAULT, "");
+    assert!(done.status.success(), "{}", stderr(&done));
+    assert_eq!(left(&world.lab), "");
+    drop(operator);
+    world.lab.stop().await.unwrap();
+}
+
 /// What a role allows, as verb and resource.
 fn granted(path: &str) -> Vec<(String, String)> {
     let role = kubesentry_api::manifest::read(&std::fs::read_to_string(root().join(path)).unwrap()).unwrap();
@@ -234,7 +266,8 @@ fn granted(path: &str) -> Vec<(String, String)> {
     for rule in role[0]["rules"].as_array().unwrap() {
         let group = texts(&rule["apiGroups"]).remove(0);
         for resource in texts(&rule["resources"]) {
-            let (plural, rest) = resource.split_once('/').map_or((&*resource, String::new()), |(p, s)| (p, format!("/{s}")));
+            let (plural, rest) =
+                resource.split_once('/').map_or((&*resource, String::new()), |(p, s)| (p, format!("/{s}")));
             let name = if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") };
             out.extend(texts(&rule["verbs"]).into_iter().map(|verb| (verb, format!("{name}{rest}"))));
         }
@@ -248,11 +281,13 @@ async fn in_namespaced_mode_the_operator_has_rights_in_the_watched_namespaces_on
     install(&lab, &["apply", "-k", NAMESPACED]).await;
     let bindings = kubectl(&lab, &["get", "clusterrolebindings", "-o", "yaml"]);
     assert!(!bindings.contains("kubesentry"), "{bindings}");
-    let roles = kubectl(&lab, &["get", "clusterroles", "-l", "app.kubernetes.io/name=kubesentry", "-o", "json"]);
+    let roles =
+        kubectl(&lab, &["get", "clusterroles", "-l", "app.kubernetes.io/name=kubesentry", "-o", "json"]);
     let roles: Value = serde_json::from_str(&roles).unwrap();
     for role in roles["items"].as_array().unwrap() {
         let labels = role["metadata"]["labels"].as_object().unwrap();
-        let for_people = labels.keys().any(|label| label.starts_with("rbac.authorization.k8s.io/aggregate-to-"));
+        let for_people =
+            labels.keys().any(|label| label.starts_with("rbac.authorization.k8s.io/aggregate-to-"));
         assert!(for_people, "{role}");
     }
     let everywhere = granted("config/rbac/role.yaml");
@@ -293,9 +328,9 @@ async fn in_namespaced_mode_the_operator_has_rights_in_the_watched_namespaces_on
 /// Writes what docs/how-to/install.md shows: YAML blocks whose first line names their file.
 fn documented_overlay(folder: &Path) -> PathBuf {
     let page = std::fs::read_to_string(root().join("docs/how-to/install.md")).unwrap();
-    let copied = Command::new("cp").arg("-r").arg(root().join("config")).arg(folder.join("config"));
     std::fs::create_dir(folder).unwrap();
-    assert!({ copied }.status().unwrap().success());
+    let copied = Command::new("cp").arg("-r").arg(root().join("config")).arg(folder).status().unwrap();
+    assert!(copied.success());
     let mut files = 0;
     for block in page.split("```yaml\n").skip(1) {
         let block = block.split("```").next().unwrap();
