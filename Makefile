@@ -114,6 +114,8 @@ docker-build: ## Build the image IMG.
 # An empty name is none: kubectl would take it for the default.
 cluster = $(if $(and $(filter command line,$(origin KUBECONFIG)),$(strip $(KUBECONFIG))),,$(error name the cluster: make $@ KUBECONFIG=FILE))
 
+FLAGS =
+
 .PHONY: install
 install: build ## Install the CRD, and the namespace that takes the audit records.
 	$(cluster)$(KUBECTL) --kubeconfig=$(KUBECONFIG) apply --server-side -f $(CRD) -f config/manager/namespace.yaml
@@ -123,13 +125,11 @@ run: build ## Run the operator on this machine, against that cluster.
 	$(cluster)$(BIN)/kubesentry run --kubeconfig=$(KUBECONFIG) --log-format=text
 
 .PHONY: uninstall
-uninstall: $(needs_kubectl) ## Delete all Apps while an operator runs, then the CRD.
-	$(cluster)$(KUBECTL) --kubeconfig=$(KUBECONFIG) delete apps.apps.sentry.io --all --all-namespaces --timeout=180s
-	$(KUBECTL) --kubeconfig=$(KUBECONFIG) delete -f $(CRD)
+uninstall: $(needs_kubectl) ## Delete all Apps while an operator runs, then the CRD. FLAGS: see tools/undeploy.sh.
+	@$(cluster)KUBECTL="$(KUBECTL)" tools/undeploy.sh --kubeconfig "$(KUBECONFIG)" $(FLAGS)
 
 # What is installed: this folder, config/namespaced, or an overlay of either. From the command line only, as the cluster.
 CONFIG = config/default
-FLAGS =
 
 .PHONY: deploy
 deploy: $(needs_kubectl) ## Install everything, the operator with the image IMG. CONFIG names another folder than config/default.

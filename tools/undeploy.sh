@@ -5,15 +5,18 @@
 # the operator gone first, Apps and CRD would stay Terminating for ever. Where no operator does its part within the time
 # given, the finalizer is removed here, as the last resort, and records that weren't exported go with the App.
 #
-# May be run again after a failure, and finishes what a deletion in the wrong order left. Called by `make undeploy`.
+# The garbage collector has to be waited for as well: once the CRD is gone it can't look an owner up any more, and a
+# Deployment that it hadn't got to yet would run for ever.
+#
+# May be run again after a failure, and finishes what a deletion in the wrong order left. Called by `make undeploy` and `make uninstall`.
 set -euo pipefail
 
 usage() {
   cat >&2 <<'U'
-usage: undeploy.sh --kubeconfig FILE --config FOLDER [--wait SECONDS] [--save-audit FILE] [--keep-pods]
+usage: undeploy.sh --kubeconfig FILE [--config FOLDER] [--wait SECONDS] [--save-audit FILE] [--keep-pods]
 
   --kubeconfig FILE   the cluster; there is no default
-  --config FOLDER     the kustomization that was installed
+  --config FOLDER     the kustomization that was installed; without it the operator and its namespace stay
   --wait SECONDS      how long the operator may take for the Apps (180: an export is tried for 120)
   --save-audit FILE   write the audit records to a file before the namespace that holds them goes
   --keep-pods         leave the Apps' Deployments running, without an owner
@@ -39,7 +42,7 @@ while [ $# -gt 0 ]; do
   esac
   shift 2
 done
-[ -n "$kubeconfig" ] && [ -n "$config" ] || usage
+[ -n "$kubeconfig" ] || usage
 [[ $patience =~ ^[0-9]+$ ]] || usage
 
 CRD=apps.apps.sentry.io
@@ -110,11 +113,32 @@ remove_apps() {
   die "these Apps are still there (namespace|name|finalizers): see to the finalizers of others, and run this again"
 }
 
+# Deployments whose owner is an App, one per line: namespace/name.
+owned() {
+  k get deployments --all-namespaces -l apps.sentry.io/app \
+    -o jsonpath='{range .items[*]}{.metadata.namespace}/{.metadata.name} {.metadata.ownerReferences[*].apiVersion}{"\n"}{end}' |
+    awk '$0 ~ " apps[.]sentry[.]io/" { print $1 }'
+}
+
+wait_for_the_collector() {
+  # It learns of a new kind within 30 s, and may be busy.
+  local end=$((SECONDS + 90)) left
+  while true; do
+    left=$(owned) || die "the Deployments can't be listed"
+    [ -n "$left" ] || return 0
+    [ $SECONDS -lt $end ] || break
+    sleep 1
+  done
+  printf '%s\n' "$left" >&2
+  die "the garbage collector hasn't removed these Deployments of deleted Apps: delete them, and run this again"
+}
+
 k version >/dev/null || die "the cluster doesn't answer"
 
 if crd_there; then
   say "1. Apps"
   remove_apps
+  wait_for_the_collector
 fi
 
 if [ -n "$audit" ]; then
@@ -132,6 +156,8 @@ while crd_there; do
   [ $tries -lt 60 ] || die "the CRD is still there after 60 s: see its conditions"
   sleep 1
 done
+
+[ -n "$config" ] || exit 0
 
 say "3. the operator, its roles and its namespace"
 k delete --ignore-not-found -k "$config" >&2
