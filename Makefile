@@ -90,8 +90,8 @@ IMG ?= kubesentry:$(VERSION)
 .PHONY: build-installer
 build-installer: build ## Write all of config/default into one file, dist/install.yaml.
 	@mkdir -p dist
-	@{ echo "# Generated from config/default by \`make build-installer\`; do not edit."; "$(LAB_KUBECTL)" kustomize config/default; } > dist/install.yaml.new
-	@mv dist/install.yaml.new dist/install.yaml
+	@{ echo "# Generated from config/default by \`make build-installer\`; do not edit."; "$(LAB_KUBECTL)" kustomize config/default; } > $(TARGET_DIR)/install.yaml
+	@mv $(TARGET_DIR)/install.yaml dist/install.yaml
 
 # --target, though it is this machine's: without one the flag would reach procedural macros too, which can't be static.
 .PHONY: static

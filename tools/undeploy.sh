@@ -121,8 +121,8 @@ owned() {
 }
 
 wait_for_the_collector() {
-  # It learns of a new kind within 30 s, and may be busy.
-  local end=$((SECONDS + 90)) left
+  # It learns of a new kind within 30 s, and its retries come at growing intervals.
+  local end=$((SECONDS + 180)) left
   while true; do
     left=$(owned) || die "the Deployments can't be listed"
     [ -n "$left" ] || return 0

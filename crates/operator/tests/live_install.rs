@@ -60,13 +60,16 @@ async fn install(lab: &Lab, args: &[&str]) -> String {
 
 /// `make undeploy`, as somebody types it.
 fn undeploy(lab: &Lab, config: &str, flags: &str) -> Output {
+    make(lab, "undeploy", &[&format!("CONFIG={config}"), &format!("FLAGS={flags}")])
+}
+
+fn make(lab: &Lab, target: &str, variables: &[&str]) -> Output {
     let kubectl = lab.kubectl();
     let mut make = Command::new("make");
-    make.arg("undeploy")
+    make.arg(target)
         .arg(format!("KUBECONFIG={}", lab.kubeconfig().display()))
         .arg(format!("KUBECTL={}", kubectl.get_program().to_str().unwrap()))
-        .arg(format!("CONFIG={config}"))
-        .arg(format!("FLAGS={flags}"))
+        .args(variables)
         .current_dir(root());
     // Not a part of a make that runs these tests, and nothing written outside of the lab's folder.
     for inherited in ["MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "GNUMAKEFLAGS"] {
@@ -263,8 +266,16 @@ async fn after_the_wrong_order_an_operator_that_runs_again_saves_the_records_and
 }
 
 #[tokio::test]
-async fn undeploy_leaves_the_deployments_running_where_it_is_told_to() {
+async fn deploy_names_the_image_and_undeploy_leaves_the_apps_running_where_it_is_told_to() {
+    const IMAGE: &str = "registry.example.com/kubesentry:test";
     let lab = cluster().await;
+    for _again in 0..2 {
+        let deployed = make(&lab, "deploy", &[&format!("IMG={IMAGE}")]);
+        assert!(deployed.status.success(), "{}", stderr(&deployed));
+    }
+    let image = "jsonpath={.spec.template.spec.containers[*].image}";
+    assert_eq!(kubectl(&lab, &["-n", NAMESPACE, "get", "deployment/kubesentry", "-o", image]), IMAGE);
+    // Whoever begins with this and goes on with that has no conflict.
     install(&lab, &["apply", "-k", DEFAULT]).await;
     let world = World::on(lab, "keep").await;
     let operator = Operator::start(&world.lab, "keep", &[]).await.unwrap();
