@@ -6,7 +6,7 @@ use common::{Server, app};
 use kubesentry_api::conditions::{Condition, ConditionType, Phase, Status};
 use kubesentry_api::schema;
 use kubesentry_api::status::{AppStatus, Effective, LastDecision};
-use kubesentry_engine::audit::{Action, AppRef, Decision, Draft, Ledger, Level, Operator, Outcome, Target};
+use kubesentry_engine::audit::{Action, AppRef, Decision, Draft, Ledger, Operator, Outcome, Target};
 use serde_json::{Value, json};
 
 mod common;
@@ -22,8 +22,11 @@ fn draft(action: Action, outcome: Outcome) -> Draft {
             generation: 3,
         },
         at: NOW.to_owned(),
-        operator: Operator { instance: "kubesentry-0".to_owned(), version: "0.1.0".to_owned() },
-        level: Level::Align,
+        operator: Operator {
+            instance: "kubesentry-0".to_owned(),
+            lease_transitions: 4,
+            version: "0.1.0".to_owned(),
+        },
         action,
         target: Target {
             kind: "Deployment".to_owned(),

@@ -18,6 +18,6 @@ pub use ledger::{
     Chunk, DIGEST_MAX_BYTES, Digest, FLUSH_BYTES, FLUSH_RECORDS, Gap, Ledger, Manifest, RECENT_MAX,
 };
 pub use record::{
-    Action, AppRef, Decision, Draft, FORMAT, Level, MESSAGE_MAX_BYTES, Operator, Outcome, REASON_MAX_BYTES,
-    Record, Target,
+    Action, AppRef, Decision, Draft, FORMAT, MESSAGE_MAX_BYTES, Operator, Outcome, REASON_MAX_BYTES, Record,
+    Target,
 };

@@ -18,13 +18,15 @@ pub const USER: &str = "system:serviceaccount:kubesentry-system:kubesentry";
 const GROUPS: [&str; 2] = ["system:serviceaccounts", "system:serviceaccounts:kubesentry-system"];
 
 /// What `config/default` installs besides the CRD and the Deployment of the operator.
-const MANIFESTS: [&str; 9] = [
+const MANIFESTS: [&str; 11] = [
     include_str!("../../../config/manager/namespace.yaml"),
     include_str!("../../../config/rbac/service_account.yaml"),
     include_str!("../../../config/rbac/role.yaml"),
     include_str!("../../../config/rbac/role_binding.yaml"),
     include_str!("../../../config/rbac/audit_role.yaml"),
     include_str!("../../../config/rbac/audit_role_binding.yaml"),
+    include_str!("../../../config/rbac/leader_election_role.yaml"),
+    include_str!("../../../config/rbac/leader_election_role_binding.yaml"),
     include_str!("../../../config/rbac/app_admin_role.yaml"),
     include_str!("../../../config/rbac/app_editor_role.yaml"),
     include_str!("../../../config/rbac/app_viewer_role.yaml"),
@@ -85,8 +87,24 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Starts the operator and waits until it is ready. `name` names its log file in the lab's folder.
+    /// Starts the operator as the only one, without an election, and waits until it is ready. `name` names its log file in
+    /// the lab's folder.
     pub async fn start(lab: &Lab, name: &str, flags: &[&str]) -> Result<Self, LabError> {
+        Self::start_with(lab, name, &[&["--leader-elect=false"], flags].concat(), &[]).await
+    }
+
+    /// Starts the operator as one of several replicas, and waits until it is ready, whether it leads or not.
+    pub async fn start_replica(lab: &Lab, name: &str, flags: &[&str]) -> Result<Self, LabError> {
+        Self::start_with(lab, name, &[&[&*format!("--instance={name}")], flags].concat(), &[]).await
+    }
+
+    /// Starts the operator with these flags and variables, and waits until it is ready.
+    pub async fn start_with(
+        lab: &Lab,
+        name: &str,
+        flags: &[&str],
+        env: &[(&str, &str)],
+    ) -> Result<Self, LabError> {
         let ports: Vec<u16> = hold(2)?.into_iter().map(crate::Held::release).collect();
         let (health, metrics) = (address(ports.first()), address(ports.get(1)));
         let kubeconfig = lab.kubeconfig_for(USER, &GROUPS)?;
@@ -96,6 +114,7 @@ impl Operator {
             .args([kubeconfig])
             .args([format!("--health-address={health}"), format!("--metrics-address={metrics}")])
             .args(flags);
+        let spec = env.iter().fold(spec, |spec, (name, value)| spec.env(name, value));
         let mut operator = Self { child: Child::spawn(spec)?, health, metrics };
         let deadline = Instant::now() + READY_WITHIN;
         loop {
@@ -141,6 +160,11 @@ impl Operator {
             .map_err(|error| failed("read the operator's metrics", error.to_string()))?;
         let lines = text.lines().filter(|line| line.starts_with(name));
         Ok(lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())
+    }
+
+    /// Whether it leads at the moment; `false` where it doesn't answer.
+    pub fn leads(&self) -> bool {
+        self.metric("leader_election_master_status").is_ok_and(|leads| leads > 0.0)
     }
 
     /// Stops it as Kubernetes would (SIGTERM, then SIGKILL) and answers how it ended.

@@ -50,23 +50,41 @@ pub struct Change<T> {
     pub after: Option<Arc<T>>,
 }
 
-/// See the module.
+/// What one watch covers, and how far it is.
 #[derive(Debug)]
-pub struct Cache<T> {
-    objects: RwLock<HashMap<Key, Arc<T>>>,
-    listing: RwLock<Option<HashMap<Key, Arc<T>>>>,
+struct Scope {
+    /// A namespace; `None` for the whole cluster.
+    namespace: Option<String>,
     synced: AtomicBool,
     reached: AtomicU64,
 }
 
+/// See the module.
+#[derive(Debug)]
+pub struct Cache<T> {
+    objects: RwLock<HashMap<Key, Arc<T>>>,
+    /// Lists under way, by the place of their scope.
+    listings: RwLock<HashMap<usize, HashMap<Key, Arc<T>>>>,
+    scopes: Vec<Scope>,
+}
+
 impl<T> Default for Cache<T> {
     fn default() -> Self {
-        Self {
-            objects: RwLock::default(),
-            listing: RwLock::default(),
-            synced: AtomicBool::new(false),
-            reached: AtomicU64::new(0),
-        }
+        Self::over(&[])
+    }
+}
+
+impl<T> Cache<T> {
+    /// A cache fed by one watch per namespace, in that order; by a single one over the whole cluster where there is none.
+    pub fn over(namespaces: &[String]) -> Self {
+        let scope =
+            |namespace| Scope { namespace, synced: AtomicBool::new(false), reached: AtomicU64::new(0) };
+        let scopes = if namespaces.is_empty() {
+            vec![scope(None)]
+        } else {
+            namespaces.iter().map(|namespace| scope(Some(namespace.clone()))).collect()
+        };
+        Self { objects: RwLock::default(), listings: RwLock::default(), scopes }
     }
 }
 
@@ -81,72 +99,87 @@ impl<T: Cached> Cache<T> {
         self.objects.read().keys().cloned().collect()
     }
 
-    /// A first list is complete.
+    /// A first list of every scope is complete.
     pub fn is_synced(&self) -> bool {
-        self.synced.load(Ordering::Acquire)
+        self.scopes.iter().all(|scope| scope.synced.load(Ordering::Acquire))
     }
 
-    /// The highest version that was observed, deletions included. A watch tells the changes of one kind in their order,
-    /// so that every write up to this version is shown, and so is what became of it since.
-    pub fn reached(&self) -> u64 {
-        self.reached.load(Ordering::Acquire)
+    /// The highest version that was observed in a namespace, deletions included. A watch tells the changes of one kind in
+    /// their order, so that every write up to this version is shown, and so is what became of it since.
+    pub fn reached(&self, namespace: &str) -> u64 {
+        let covers = |scope: &&Scope| scope.namespace.as_deref().is_none_or(|covered| covered == namespace);
+        self.scopes.iter().find(covers).map_or(0, |scope| scope.reached.load(Ordering::Acquire))
     }
 
-    /// Takes an event in and tells what changed by it.
+    /// Takes an event of the watch over the whole cluster in, or over the first namespace, and tells what changed by it.
     pub fn handle(&self, event: WatchEvent<T>) -> Vec<Change<T>> {
+        self.handle_of(0, event)
+    }
+
+    /// Takes an event of the n-th watch in and tells what changed by it.
+    pub fn handle_of(&self, n: usize, event: WatchEvent<T>) -> Vec<Change<T>> {
         match event {
             WatchEvent::Restarted => {
-                *self.listing.write() = Some(HashMap::new());
+                self.listings.write().insert(n, HashMap::new());
                 Vec::new()
             }
             WatchEvent::Listed(object) => {
-                if let Some(listing) = self.listing.write().as_mut() {
+                if let Some(listing) = self.listings.write().get_mut(&n) {
                     listing.insert(object.key().clone(), Arc::new(object));
                 }
                 Vec::new()
             }
             WatchEvent::Synced => {
-                let listed = self.listing.write().take().unwrap_or_default();
+                let listed = self.listings.write().remove(&n).unwrap_or_default();
                 let highest = listed.values().map(|object| object.version()).max().unwrap_or_default();
-                let changes = self.replace(listed);
-                self.reach(highest);
-                self.synced.store(true, Ordering::Release);
+                let changes = self.replace(n, listed);
+                self.reach(n, highest);
+                if let Some(scope) = self.scopes.get(n) {
+                    scope.synced.store(true, Ordering::Release);
+                }
                 changes
             }
             WatchEvent::Applied(object) => {
                 let after = Arc::new(object);
                 let before = self.objects.write().insert(after.key().clone(), after.clone());
-                self.reach(after.version());
+                self.reach(n, after.version());
                 vec![Change { before, after: Some(after) }]
             }
             WatchEvent::Deleted(object) => {
                 let version = object.version();
                 let before = self.objects.write().remove(object.key()).unwrap_or_else(|| Arc::new(object));
-                self.reach(version);
+                self.reach(n, version);
                 vec![Change { before: Some(before), after: None }]
             }
         }
     }
 
     /// Everything up to this version is shown now: to be called after the objects changed, never before.
-    fn reach(&self, version: u64) {
-        self.reached.fetch_max(version, Ordering::AcqRel);
+    fn reach(&self, n: usize, version: u64) {
+        if let Some(scope) = self.scopes.get(n) {
+            scope.reached.fetch_max(version, Ordering::AcqRel);
+        }
     }
 
-    fn replace(&self, listed: HashMap<Key, Arc<T>>) -> Vec<Change<T>> {
+    /// Puts a list in the place of everything that its scope covers.
+    fn replace(&self, n: usize, listed: HashMap<Key, Arc<T>>) -> Vec<Change<T>> {
+        let namespace = self.scopes.get(n).and_then(|scope| scope.namespace.as_deref());
         let mut objects = self.objects.write();
-        let before = std::mem::replace(&mut *objects, listed);
-        let mut changes: Vec<Change<T>> = before
-            .iter()
-            .filter(|(key, _)| !objects.contains_key(*key))
-            .map(|(_, gone)| Change { before: Some(gone.clone()), after: None })
+        let gone: Vec<Key> = objects
+            .keys()
+            .filter(|key| namespace.is_none_or(|covered| *key.namespace == *covered))
+            .filter(|key| !listed.contains_key(*key))
+            .cloned()
             .collect();
-        changes.extend(
-            objects.iter().map(|(key, object)| Change {
-                before: before.get(key).cloned(),
-                after: Some(object.clone()),
-            }),
-        );
+        let mut changes: Vec<Change<T>> = gone
+            .iter()
+            .filter_map(|key| objects.remove(key))
+            .map(|before| Change { before: Some(before), after: None })
+            .collect();
+        for (key, object) in listed {
+            let before = objects.insert(key, object.clone());
+            changes.push(Change { before, after: Some(object) });
+        }
         changes
     }
 }
@@ -190,7 +223,26 @@ mod tests {
         let at = |version: &str| Scaler { resource_version: version.to_owned(), ..object("a") };
         cache.handle(WatchEvent::Applied(at("7")));
         cache.handle(WatchEvent::Deleted(at("9")));
-        assert_eq!(cache.reached(), 9);
+        assert_eq!(cache.reached("n"), 9);
+    }
+
+    #[test]
+    fn a_list_of_one_namespace_says_nothing_of_another() {
+        let cache: Cache<Scaler> = Cache::over(&["a".to_owned(), "b".to_owned()]);
+        let in_a = Scaler { key: Key::new("a", "x"), resource_version: "5".to_owned(), target: None };
+        let in_b = Scaler { key: Key::new("b", "x"), resource_version: "9".to_owned(), target: None };
+        for (n, object) in [(0, in_a), (1, in_b)] {
+            assert!(!cache.is_synced());
+            for event in [WatchEvent::Restarted, WatchEvent::Listed(object), WatchEvent::Synced] {
+                cache.handle_of(n, event);
+            }
+        }
+        assert!(cache.is_synced());
+        assert_eq!((cache.reached("a"), cache.reached("b"), cache.reached("c")), (5, 9, 0));
+        cache.handle_of(0, WatchEvent::Restarted);
+        let changes = cache.handle_of(0, WatchEvent::Synced);
+        assert_eq!(changes.len(), 1);
+        assert!(cache.get(&Key::new("a", "x")).is_none() && cache.get(&Key::new("b", "x")).is_some());
     }
 
     #[test]

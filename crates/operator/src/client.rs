@@ -1,7 +1,11 @@
-//! Clients of the API server: one for reads, one for writes.
+//! Clients of the API server: one for reads, one for the Lease, one for writes.
 //!
-//! Both count their requests. The reading one retries on its own; the writing one never does, since only the caller
-//! knows whether a write may be repeated.
+//! All count their requests. The reading one retries on its own; the others never do, since only the caller knows whether
+//! a write may be repeated. The writing one lets nothing pass that isn't this process' turn.
+
+#[cfg(debug_assertions)]
+pub mod faults;
+mod fence;
 
 use std::path::Path;
 use std::task::{self, Poll};
@@ -18,6 +22,7 @@ use kube::{Client, Config};
 use tower::retry::RetryLayer;
 use tower::{BoxError, Service, ServiceBuilder};
 
+use crate::lease::Leadership;
 use crate::telemetry::Telemetry;
 
 /// Longest that a connection may take to be made.
@@ -40,6 +45,10 @@ pub enum ConnectError {
     /// The client can't be made.
     #[error("no client can be made from the configuration: {0}")]
     Client(kube::Error),
+    /// Faults were asked for, and not understood.
+    #[cfg(debug_assertions)]
+    #[error("{0}")]
+    Faults(String),
 }
 
 /// Reads the configuration of the cluster.
@@ -53,27 +62,70 @@ pub async fn configuration(kubeconfig: Option<&Path>, context: Option<&str>) -> 
     Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(wrong)
 }
 
-/// The reading and the writing client.
-pub fn clients(config: &Config, telemetry: &Telemetry) -> Result<(Client, Client), ConnectError> {
-    Ok((client(config, true, telemetry)?, client(config, false, telemetry)?))
+/// The three clients; each has connections of its own.
+pub struct Clients {
+    /// Reads; retries on its own.
+    pub reader: Client,
+    /// The Lease.
+    pub lease: Client,
+    /// Writes of the leader.
+    pub writer: Client,
 }
+
+/// Makes the clients.
+pub fn clients(
+    config: &Config,
+    telemetry: &Telemetry,
+    leadership: &Leadership,
+) -> Result<Clients, ConnectError> {
+    #[cfg(debug_assertions)]
+    let faults = faults::Faults::from_environment().map_err(ConnectError::Faults)?;
+    let make = |retry: bool, fence: Option<&Leadership>| {
+        let base = http_client(config)?;
+        #[cfg(debug_assertions)]
+        let base = faults::Faulty { inner: base, faults: faults.clone() };
+        match fence {
+            Some(leadership) => {
+                client(config, retry, telemetry, fence::Fence { inner: base, leadership: leadership.clone() })
+            }
+            None => client(config, retry, telemetry, base),
+        }
+    };
+    Ok(Clients {
+        reader: make(true, None)?,
+        lease: make(false, None)?,
+        writer: make(false, Some(leadership))?,
+    })
+}
+
+type HttpClient = hyper_util::client::legacy::Client<hyper_rustls::HttpsConnector<HttpConnector>, Body>;
 
 /// A client as `kube` makes it, but for `TCP_NODELAY`: without it the kernel holds the last part of a request back until
 /// the server has acknowledged the one before, which costs up to 40 ms now and then (RFC 896 meets delayed ACKs).
-fn client(config: &Config, retry: bool, telemetry: &Telemetry) -> Result<Client, ConnectError> {
+fn http_client(config: &Config) -> Result<HttpClient, ConnectError> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
     let tls = config.rustls_https_connector_with_connector(tcp).map_err(ConnectError::Client)?;
-    let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(tls);
+    Ok(hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(tls))
+}
+
+fn client<S, B>(config: &Config, retry: bool, telemetry: &Telemetry, http: S) -> Result<Client, ConnectError>
+where
+    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + 'static,
+    S::Error: Into<BoxError>,
+    S::Future: Send + 'static,
+    B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(retry.then(|| RetryLayer::new(RetryPolicy::server_retry())))
         .option_layer(config.auth_layer().map_err(ConnectError::Client)?)
         .layer(config.extra_headers_layer().map_err(ConnectError::Client)?)
         .layer(tower::layer::layer_fn(|inner| Counted { inner, telemetry: telemetry.clone() }))
-        .map_err(BoxError::from)
+        .map_err(Into::<BoxError>::into)
         .service(http);
     Ok(ClientBuilder::new(service, config.default_namespace.clone()).build())
 }

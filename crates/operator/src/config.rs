@@ -1,10 +1,13 @@
 //! Flags of the operator. Every flag has a twin in the environment, `KUBESENTRY_...`.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+
+use crate::lease::{Timing, TimingError};
 
 /// The KubeSentry operator: keeps a Deployment aligned with each App.
 #[derive(Debug, Parser)]
@@ -59,7 +62,29 @@ pub struct RunArgs {
     #[arg(long, env = "KUBESENTRY_NAMESPACE", default_value = "kubesentry-system")]
     pub namespace: String,
 
-    /// Name of this process in audit records and events.
+    /// Namespaces whose Apps are looked after, with commas between them; every one when left out. Roles in these
+    /// namespaces are then enough.
+    #[arg(long, env = "KUBESENTRY_WATCH_NAMESPACES", value_delimiter = ',', value_name = "NAMESPACE,...", value_parser = namespace)]
+    pub watch_namespaces: Vec<String>,
+
+    /// Of several replicas, let one act at a time. Without it this process must be the only one.
+    #[arg(long, env = "KUBESENTRY_LEADER_ELECT", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+        default_value_t = true, default_missing_value = "true")]
+    pub leader_elect: bool,
+
+    /// A lease that its holder doesn't renew for this long is free: whole seconds.
+    #[arg(long, env = "KUBESENTRY_LEASE_DURATION", default_value = "15s", value_parser = duration)]
+    pub lease_duration: Duration,
+
+    /// A leader that could not renew its lease for this long stops acting.
+    #[arg(long, env = "KUBESENTRY_RENEW_DEADLINE", default_value = "10s", value_parser = duration)]
+    pub renew_deadline: Duration,
+
+    /// Time between two attempts to get or to renew the lease.
+    #[arg(long, env = "KUBESENTRY_RETRY_PERIOD", default_value = "2s", value_parser = duration)]
+    pub retry_period: Duration,
+
+    /// Name of this process in audit records and events, and the beginning of its name in the lease.
     #[arg(long, env = "KUBESENTRY_INSTANCE")]
     pub instance: Option<String>,
 
@@ -122,6 +147,41 @@ impl RunArgs {
     pub fn resync(&self) -> Duration {
         Duration::from_secs(self.resync_seconds)
     }
+
+    /// The times of the leader election.
+    pub fn timing(&self) -> Result<Timing, TimingError> {
+        let Self { lease_duration, renew_deadline, retry_period, .. } = *self;
+        Timing { lease_duration, renew_deadline, retry_period }.checked()
+    }
+
+    /// The namespaces that are watched, each once; none for the whole cluster.
+    pub fn namespaces(&self) -> Vec<String> {
+        self.watch_namespaces.iter().cloned().collect::<BTreeSet<_>>().into_iter().collect()
+    }
+}
+
+/// A time as in `15s`, `250ms`, `1m30s`, `30d`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = |why: String| format!("{text:?} is no time such as 15s, 250ms or 30d: {why}");
+    let span: jiff::Span = text.parse().map_err(|error: jiff::Error| wrong(error.to_string()))?;
+    let time = span
+        .to_duration(jiff::SpanRelativeTo::days_are_24_hours())
+        .map_err(|error| wrong(error.to_string()))?;
+    Duration::try_from(time).map_err(|_| wrong("it is negative".to_owned()))
+}
+
+/// The name of a namespace (RFC 1123 label).
+fn namespace(text: &str) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if text.is_empty()
+        || text.len() > 63
+        || !text.chars().all(fits)
+        || text.starts_with('-')
+        || text.ends_with('-')
+    {
+        return Err(format!("{text:?} is no name of a namespace; name them with commas between, as in a,b"));
+    }
+    Ok(text.to_owned())
 }
 
 #[cfg(test)]
@@ -140,6 +200,25 @@ mod tests {
         {
             let twin = argument.get_env().map(|name| name.to_string_lossy().into_owned());
             assert!(twin.is_some_and(|name| name.starts_with("KUBESENTRY_")), "{}", argument.get_id());
+        }
+    }
+
+    #[test]
+    fn times_and_namespaces_are_read_or_refused_with_a_reason() {
+        let run = |flags: &[&str]| Cli::try_parse_from([&["kubesentry"], flags].concat()).map(|cli| cli.run);
+        let args =
+            run(&["--lease-duration=1m30s", "--watch-namespaces=b,a,b", "--leader-elect=false"]).unwrap();
+        assert_eq!(args.lease_duration, Duration::from_secs(90));
+        assert_eq!((args.namespaces(), args.leader_elect), (vec!["a".to_owned(), "b".to_owned()], false));
+        assert!(run(&["--leader-elect"]).unwrap().leader_elect && run(&[]).unwrap().leader_elect);
+        for (flag, why) in [
+            ("--lease-duration=15", "is no time such as 15s"),
+            ("--lease-duration=-5s", "it is negative"),
+            ("--watch-namespaces=a,,b", "is no name of a namespace"),
+            ("--watch-namespaces=A", "is no name of a namespace"),
+        ] {
+            let error = run(&[flag]).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
         }
     }
 

@@ -1,8 +1,9 @@
 //! What every pass can reach: the caches, the doors, the memories.
 //!
-//! Built once by `wire`, shared by all workers. It holds no decision.
+//! Built by `wire`, shared by all workers. It holds no decision.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
@@ -20,8 +21,9 @@ use crate::telemetry::Telemetry;
 /// Version of the operator, as it stands in audit records and metrics.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// See the module.
-pub struct Context {
+/// The last observed state of everything that is watched. Kept by every replica, so that a new leader begins at once.
+#[derive(Default)]
+pub struct Caches {
     /// Every App.
     pub apps: Cache<App>,
     /// Every Deployment.
@@ -30,6 +32,12 @@ pub struct Context {
     pub scalers: Cache<Scaler>,
     /// Which scalers target a Deployment.
     pub scaled: RwLock<HashMap<Key, BTreeSet<Key>>>,
+}
+
+/// See the module. Made anew for each term: nothing that was remembered or decided in one is used in another.
+pub struct Context {
+    /// What is observed.
+    pub caches: Arc<Caches>,
     /// The one door for writes.
     pub door: Door,
     /// Reads; retries on its own.
@@ -50,12 +58,24 @@ pub struct Context {
     pub export_deadline: Duration,
 }
 
-impl Context {
+impl Caches {
+    /// Caches of these namespaces; of the whole cluster where there is none.
+    pub fn over(namespaces: &[String]) -> Self {
+        Self {
+            apps: Cache::over(namespaces),
+            deployments: Cache::over(namespaces),
+            scalers: Cache::over(namespaces),
+            scaled: RwLock::default(),
+        }
+    }
+
     /// The first scaler, by name, that targets the Deployment of that key.
     pub fn scaler_of(&self, target: &Key) -> Option<Key> {
         self.scaled.read().get(target).and_then(|scalers| scalers.first().cloned())
     }
+}
 
+impl Context {
     /// Sends an event about an App; one that finds no room is counted and lost.
     pub fn tell(&self, app: &App, kind: EventType, reason: &str, action: &str, note: &str) {
         let sent = self.events.send(Event {

@@ -1,9 +1,10 @@
 //! The one door through which the operator writes to the API server.
 //!
 //! Nothing else in this crate may call a write method of the client (`clippy.toml` says so). Every write passes the
-//! budget, carries the field manager, has a timeout and is never retried here: what to do after a failure is the
-//! caller's judgement. It knows bodies and answers, no Apps.
+//! budget, carries the field manager and the term of leadership in which it was decided, has a timeout and is never
+//! retried here: what to do after a failure is the caller's judgement. It knows bodies and answers, no Apps.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, Request};
@@ -16,6 +17,7 @@ use tokio::time::Instant;
 
 use crate::error::RequestError;
 use crate::key::Key;
+use crate::lease::{Leadership, Term};
 use crate::objects::DeploymentView;
 
 /// Longest a write may take.
@@ -24,14 +26,37 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// See the module.
 pub struct Door {
     client: Client,
-    budget: Mutex<Budget>,
+    leadership: Leadership,
+    term: Term,
+    budgets: Arc<Budgets>,
+}
+
+/// How many writes may be sent; outlives terms.
+pub struct Budgets {
+    writes: Mutex<Budget>,
+    /// Events have a budget of their own: nothing that matters waits behind them.
+    events: Mutex<Budget>,
+}
+
+impl Budgets {
+    /// `per_second` writes in the long run, `burst` at once; for events a quarter of it.
+    pub fn new(per_second: f64, burst: f64) -> Self {
+        let budget = |per_second: f64, burst: f64| {
+            Mutex::new(Budget { per_second, burst, tokens: burst, at: Instant::now() })
+        };
+        Self { writes: budget(per_second, burst), events: budget(per_second / 4.0, (burst / 4.0).max(1.0)) }
+    }
 }
 
 impl Door {
-    /// A door over a client that doesn't retry.
-    pub fn new(client: Client, writes_per_second: f64, burst: f64) -> Self {
-        let budget = Budget { per_second: writes_per_second, burst, tokens: burst, at: Instant::now() };
-        Self { client, budget: Mutex::new(budget) }
+    /// A door for one term, over a client that doesn't retry.
+    pub fn new(client: Client, leadership: Leadership, term: Term, budgets: Arc<Budgets>) -> Self {
+        Self { client, leadership, term, budgets }
+    }
+
+    /// The term in which this door writes.
+    pub fn term(&self) -> Term {
+        self.term
     }
 
     /// Server-side apply of a Deployment, taking the fields over where others hold them.
@@ -92,19 +117,23 @@ impl Door {
         content_type: &str,
         body: &Value,
     ) -> Result<T, RequestError> {
-        let wait = self.budget.lock().take(Instant::now());
+        let budget = if path.contains("/events") { &self.budgets.events } else { &self.budgets.writes };
+        let wait = budget.lock().take(Instant::now());
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
         }
+        // What is under way must have ended before another process may lead.
+        let limit = WRITE_TIMEOUT.min(self.leadership.check(self.term)?);
         let request = Request::builder()
             .method(method)
             .uri(path)
+            .extension(self.term)
             .header(http::header::CONTENT_TYPE, content_type)
             .body(body.to_string().into_bytes())
             .map_err(|error| RequestError::Outage(format!("the request can't be built: {error}")))?;
-        match tokio::time::timeout(WRITE_TIMEOUT, self.client.request::<T>(request)).await {
+        match tokio::time::timeout(limit, self.client.request::<T>(request)).await {
             Ok(answer) => answer.map_err(RequestError::from),
-            Err(_) => Err(RequestError::timeout(WRITE_TIMEOUT)),
+            Err(_) => Err(RequestError::timeout(limit)),
         }
     }
 }

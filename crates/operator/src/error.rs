@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use kube::core::Status;
 
+use crate::lease::NotLeading;
+
 /// A request that did not succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
@@ -32,6 +34,9 @@ pub enum RequestError {
         /// Why, as far as the server says so.
         why: Forbidden,
     },
+    /// This process doesn't lead (any more); nothing was sent.
+    #[error(transparent)]
+    NotLeading(#[from] NotLeading),
     /// The API server is not there, overloaded, or answered nothing sensible.
     #[error("the API server does not answer as it should: {0}")]
     Outage(String),
@@ -57,6 +62,7 @@ impl RequestError {
             Self::AlreadyExists(_) => "exists",
             Self::Invalid { .. } => "invalid",
             Self::Forbidden { .. } => "forbidden",
+            Self::NotLeading(_) => "notleading",
             Self::Outage(_) => "outage",
         }
     }
@@ -71,6 +77,7 @@ impl From<kube::Error> for RequestError {
     fn from(error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => from_status(*status),
+            kube::Error::Service(error) if error.is::<NotLeading>() => Self::NotLeading(NotLeading),
             other => Self::Outage(other.to_string()),
         }
     }

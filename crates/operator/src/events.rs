@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use crate::context::Context;
 use crate::error::RequestError;
 use crate::key::Key;
+use crate::timestamps::micro_time;
 
 /// Name of the controller in events: a qualified name, as the API asks.
 const CONTROLLER: &str = "apps.sentry.io/kubesentry";
@@ -146,11 +147,6 @@ fn body(event: &Event, name: &str, instance: &str, now: Timestamp) -> Value {
     })
 }
 
-/// `MicroTime`: RFC 3339 with exactly six fraction digits; the API server takes no other number of them.
-fn micro_time(time: Timestamp) -> String {
-    time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
-}
-
 /// At most `max` bytes of a text, cut between characters.
 fn cut(text: &str, max: usize) -> &str {
     let mut end = max.min(text.len());
@@ -163,15 +159,6 @@ fn cut(text: &str, max: usize) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_micro_time_has_exactly_six_fraction_digits() {
-        for (nanos, wanted) in
-            [(0, "1970-01-01T00:00:00.000000Z"), (1_500_000_123, "1970-01-01T00:00:01.500000Z")]
-        {
-            assert_eq!(micro_time(Timestamp::from_nanosecond(nanos).unwrap()), wanted);
-        }
-    }
 
     #[test]
     fn a_note_is_cut_between_characters() {

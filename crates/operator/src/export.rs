@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::Api;
 use kubesentry_api::names::{ANNOTATION_SKIP_AUDIT_EXPORT, FINALIZER, LABEL_APP, NAME_MAX};
 use kubesentry_engine::audit::{
-    Action, AppRef, Chunk, Decision, Draft, Ledger, Level, Manifest, Operator, Outcome, Target,
+    Action, AppRef, Chunk, Decision, Draft, Ledger, Manifest, Operator, Outcome, Target,
 };
 use serde_json::{Value, json};
 
@@ -19,7 +19,8 @@ use crate::context::{Context, VERSION};
 use crate::error::RequestError;
 use crate::events::EventType;
 use crate::memory::Memory;
-use crate::reconcile::observe::{Observation, whole_seconds};
+use crate::reconcile::observe::Observation;
+use crate::timestamps::whole_seconds;
 
 /// Waits between attempts; the last one repeats.
 const RETRIES: [u64; 6] = [1, 2, 4, 8, 15, 30];
@@ -64,8 +65,11 @@ pub fn draft(
             generation: app.generation,
         },
         at: observation.timestamp(),
-        operator: Operator { instance: context.instance.clone(), version: VERSION.to_owned() },
-        level: Level::Align,
+        operator: Operator {
+            instance: context.instance.clone(),
+            lease_transitions: context.door.term().0,
+            version: VERSION.to_owned(),
+        },
         action,
         target: Target {
             kind: "Deployment".to_owned(),

@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -197,6 +197,7 @@ impl Queue {
     /// No key is handed out any more.
     pub fn close(&self) {
         self.inner.lock().closed = true;
+        self.telemetry.queue_depth(0);
         self.ready.notify_waiters();
     }
 
@@ -205,6 +206,32 @@ impl Queue {
         let inner = self.inner.lock();
         let ages = inner.working.values().map(|begun| begun.elapsed().as_secs_f64());
         ages.fold((0.0, 0.0_f64), |(sum, oldest), age| (sum + age, oldest.max(age)))
+    }
+}
+
+/// Where keys go: into the queue of the term under way; nowhere while this process doesn't lead. A cache must have taken
+/// a change in before its key is dispatched: a new term begins with every key of the caches.
+#[derive(Clone, Default)]
+pub struct Dispatch {
+    queue: Arc<RwLock<Option<Queue>>>,
+}
+
+impl Dispatch {
+    /// Keys go into this queue from now on; `None`: nowhere.
+    pub fn to(&self, queue: Option<Queue>) {
+        *self.queue.write() = queue;
+    }
+
+    /// Makes a key wait for a pass, if this process leads.
+    pub fn add(&self, key: Key, wake: Wake) {
+        if let Some(queue) = &*self.queue.read() {
+            queue.add(key, wake);
+        }
+    }
+
+    /// See [`Queue::unfinished`].
+    pub fn unfinished(&self) -> (f64, f64) {
+        self.queue.read().as_ref().map_or((0.0, 0.0), Queue::unfinished)
     }
 }
 

@@ -14,13 +14,15 @@ use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::context::Context;
-use crate::queue::Queue;
+use crate::context::Caches;
+use crate::queue::Dispatch;
+use crate::telemetry::Telemetry;
 
 #[derive(Clone)]
 struct Served {
-    context: Arc<Context>,
-    queue: Queue,
+    caches: Arc<Caches>,
+    telemetry: Telemetry,
+    dispatch: Dispatch,
 }
 
 /// An address that can't be served.
@@ -57,11 +59,12 @@ pub async fn bind(health: SocketAddr, metrics: SocketAddr) -> Result<(TcpListene
 /// Serves until `stop`.
 pub async fn serve(
     listeners: (TcpListener, TcpListener),
-    context: Arc<Context>,
-    queue: Queue,
+    caches: Arc<Caches>,
+    telemetry: Telemetry,
+    dispatch: Dispatch,
     stop: CancellationToken,
 ) {
-    let served = Served { context, queue };
+    let served = Served { caches, telemetry, dispatch };
     let health = Router::new()
         .route("/livez", get(|| async { "ok" }))
         .route("/healthz", get(|| async { "ok" }))
@@ -78,11 +81,11 @@ pub async fn serve(
 }
 
 async fn readyz(State(served): State<Served>) -> impl IntoResponse {
-    let context = &served.context;
+    let caches = &served.caches;
     let caches = [
-        ("apps", context.apps.is_synced()),
-        ("deployments", context.deployments.is_synced()),
-        ("horizontalpodautoscalers", context.scalers.is_synced()),
+        ("apps", caches.apps.is_synced()),
+        ("deployments", caches.deployments.is_synced()),
+        ("horizontalpodautoscalers", caches.scalers.is_synced()),
     ];
     let missing: Vec<_> = caches.iter().filter(|(_, synced)| !synced).map(|(name, _)| *name).collect();
     if missing.is_empty() {
@@ -93,7 +96,7 @@ async fn readyz(State(served): State<Served>) -> impl IntoResponse {
 }
 
 async fn metrics(State(served): State<Served>) -> impl IntoResponse {
-    let (unfinished, longest) = served.queue.unfinished();
-    let text = served.context.telemetry.encode(unfinished, longest);
+    let (unfinished, longest) = served.dispatch.unfinished();
+    let text = served.telemetry.encode(unfinished, longest);
     ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text)
 }

@@ -83,6 +83,7 @@ struct Metrics {
     desired: Family<Labels, Gauge>,
     current: Family<Labels, Gauge>,
     decisions: Family<Labels, Counter>,
+    leads: Family<Labels, Gauge>,
     audit_write_errors: Counter,
     audit_abandoned: Counter,
     events_dropped: Counter,
@@ -120,6 +121,7 @@ impl Telemetry {
             desired: Family::default(),
             current: Family::default(),
             decisions: Family::default(),
+            leads: Family::default(),
             audit_write_errors: Counter::default(),
             audit_abandoned: Counter::default(),
             events_dropped: Counter::default(),
@@ -187,6 +189,11 @@ impl Telemetry {
         registry.register("kubesentry_desired_replicas", "Pods that should exist", metrics.desired.clone());
         registry.register("kubesentry_current_replicas", "Pods that exist", metrics.current.clone());
         registry.register("kubesentry_decisions", "What was done to children", metrics.decisions.clone());
+        registry.register(
+            "leader_election_master_status",
+            "1 while this process leads",
+            metrics.leads.clone(),
+        );
         registry.register(
             "kubesentry_audit_write_errors",
             "Attempts to export audit records that failed",
@@ -314,6 +321,23 @@ impl Telemetry {
         }
         for (action, reason) in DECISIONS {
             self.metrics.decisions.remove(&decision_labels(key, action, reason));
+        }
+    }
+
+    /// This process leads, or does no longer.
+    pub fn leads(&self, leads: bool) {
+        self.metrics.leads.get_or_create(&vec![("name", crate::lease::LEASE.to_owned())]).set(leads.into());
+    }
+
+    /// The series of all Apps go: what a standby knew of them is no longer true.
+    pub fn forget_all(&self) {
+        for family in [
+            &self.metrics.app_info,
+            &self.metrics.desired,
+            &self.metrics.current,
+            &self.metrics.app_condition,
+        ] {
+            family.clear();
         }
     }
 

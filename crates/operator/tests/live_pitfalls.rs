@@ -13,10 +13,11 @@ use std::time::Duration;
 use common::{World, value};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kubesentry_lab::operator::{self, Operator};
-use kubesentry_operator::cache::{Cache, WatchEvent};
+use kubesentry_operator::cache::WatchEvent;
 use kubesentry_operator::context::Context;
-use kubesentry_operator::door::Door;
+use kubesentry_operator::door::{Budgets, Door};
 use kubesentry_operator::key::Key;
+use kubesentry_operator::lease::{Leadership, Term};
 use kubesentry_operator::memory::Memories;
 use kubesentry_operator::objects::{App, Deployment, DeploymentView};
 use kubesentry_operator::queue::Wake;
@@ -78,12 +79,11 @@ async fn context(world: &World) -> Context {
     let telemetry = Telemetry::new("test");
     let client = world.lab.client_for(operator::USER, &["system:serviceaccounts"]).await.unwrap();
     let (events, _) = kubesentry_operator::events::channel();
+    let budgets = Arc::new(Budgets::new(200.0, 400.0));
+    let leadership = Leadership::always();
     Context {
-        apps: Cache::default(),
-        deployments: Cache::default(),
-        scalers: Cache::default(),
-        scaled: parking_lot::RwLock::default(),
-        door: Door::new(client.clone(), 200.0, 400.0),
+        caches: Arc::default(),
+        door: Door::new(client.clone(), leadership, Term(0), budgets),
         reader: client,
         memories: Memories::default(),
         options: kubesentry_api::ParseOptions::default(),
@@ -117,12 +117,12 @@ async fn a_pass_changes_no_shared_object_in_place() {
         }
         for _ in 0..3 {
             let live = world.apps().get("shop").await.unwrap();
-            context.apps.handle(WatchEvent::Applied(App::from(live)));
+            context.caches.apps.handle(WatchEvent::Applied(App::from(live)));
             if let Some(live) = world.deployments().get_opt("shop").await.unwrap() {
                 let view: DeploymentView = serde_json::from_value(value(live)).unwrap();
-                context.deployments.handle(WatchEvent::Applied(Deployment::from(view)));
+                context.caches.deployments.handle(WatchEvent::Applied(Deployment::from(view)));
             }
-            let (app, child) = (context.apps.get(&key).unwrap(), context.deployments.get(&key));
+            let (app, child) = (context.caches.apps.get(&key).unwrap(), context.caches.deployments.get(&key));
             let before = (format!("{app:?}"), format!("{child:?}"));
             if matches!(reconcile(&context, &key, Wake::Due).await, Outcome::Done { .. }) {
                 writes += 1;
@@ -132,7 +132,10 @@ async fn a_pass_changes_no_shared_object_in_place() {
                 before,
                 "a snapshot changed under a reader"
             );
-            assert!(Arc::ptr_eq(&app, &context.apps.get(&key).unwrap()), "only a watch replaces an object");
+            assert!(
+                Arc::ptr_eq(&app, &context.caches.apps.get(&key).unwrap()),
+                "only a watch replaces an object"
+            );
         }
     }
     assert!(writes >= 6, "the passes did nothing");

@@ -26,18 +26,8 @@ impl Chain {
 
     /// Numbers, cuts and seals a draft, and moves the end of the chain to it.
     pub fn append(&mut self, draft: Draft) -> Record {
-        let Draft {
-            mut app,
-            at,
-            operator,
-            level,
-            action,
-            target,
-            decision,
-            mut reason,
-            outcome,
-            mut message,
-        } = draft;
+        let Draft { mut app, at, operator, action, target, decision, mut reason, outcome, mut message } =
+            draft;
         cut(&mut reason, REASON_MAX_BYTES);
         cut(&mut message, MESSAGE_MAX_BYTES);
         // Canonical JSON ends at 2^53 - 1, and so do both numbers: a seal can't fail.
@@ -52,7 +42,6 @@ impl Chain {
             app,
             at,
             operator,
-            level,
             action,
             target,
             decision,
@@ -154,8 +143,8 @@ mod tests {
         let wanted = concat!(
             r#"{"v":1,"id":"ID","seq":1,"prevHash":"ZEROS","hash":"HASH","#,
             r#""app":{"namespace":"default","name":"shop","uid":"6a8f0c9e","generation":2},"#,
-            r#""at":"2026-01-01T00:00:00Z","operator":{"instance":"kubesentry-0","version":"0.1.0"},"#,
-            r#""level":"align","action":"PutBack","target":{"kind":"Deployment","name":"shop"},"#,
+            r#""at":"2026-01-01T00:00:00Z","operator":{"instance":"kubesentry-0","leaseTransitions":4,"version":"0.1.0"},"#,
+            r#""action":"PutBack","target":{"kind":"Deployment","name":"shop"},"#,
             r#""decision":"Execute","reason":"FieldsTaken","outcome":"Succeeded","message":".spec.replicas"}"#
         )
         .replace("ID", &record.id)
@@ -172,7 +161,7 @@ mod tests {
             concat!(
                 r#"{zeros}{{"action":"PutBack","app":{{"generation":2,"name":"shop","namespace":"default","#,
                 r#""uid":"6a8f0c9e"}},"at":"2026-01-01T00:00:00Z","decision":"Execute","id":"{id}","#,
-                r#""level":"align","message":".spec.replicas","operator":{{"instance":"kubesentry-0","#,
+                r#""message":".spec.replicas","operator":{{"instance":"kubesentry-0","leaseTransitions":4,"#,
                 r#""version":"0.1.0"}},"outcome":"Succeeded","prevHash":"{zeros}","reason":"FieldsTaken","#,
                 r#""seq":1,"target":{{"kind":"Deployment","name":"shop"}},"v":1}}"#
             ),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::chain::{BrokenLink, Chain, WhyBroken, verify};
-use super::record::{Action, Draft, Level, Outcome, Record};
+use super::record::{Action, Draft, Outcome, Record};
 use crate::canonical::escaped_len;
 
 /// Digests kept in `recent`.
@@ -21,7 +21,7 @@ pub const FLUSH_BYTES: usize = 16 * 1024;
 pub const DIGEST_MAX_BYTES: usize = 300;
 
 // Bytes of JSON. A digest without these three takes at most 125: names, quotes, 20 digits, the longest action and
-// outcome. They add 160, which leaves room for longer words in levels and outcomes to come.
+// outcome. They add 160, which leaves room for a level and longer outcomes to come.
 const AT_MAX: usize = 32;
 const TARGET_MAX: usize = 84;
 const DIGEST_REASON_MAX: usize = 44;
@@ -34,8 +34,6 @@ pub struct Digest {
     pub seq: u64,
     /// When, RFC 3339 in whole seconds.
     pub at: String,
-    /// What kind of act.
-    pub level: Level,
     /// What.
     pub action: Action,
     /// On what, as `Kind/name`.
@@ -51,7 +49,6 @@ impl From<&Record> for Digest {
         Self {
             seq: record.seq,
             at: cut_json(&record.at, AT_MAX),
-            level: record.level,
             action: record.action,
             target: cut_json(&format!("{}/{}", record.target.kind, record.target.name), TARGET_MAX),
             outcome: record.outcome,
@@ -280,7 +277,7 @@ mod tests {
     fn the_digest_says_the_target_as_kind_and_name() {
         let digest = ledger(1).recent.remove(0);
         let wanted = json!({
-            "seq": 1, "at": "2026-01-01T00:00:00Z", "level": "align", "action": "PutBack",
+            "seq": 1, "at": "2026-01-01T00:00:00Z", "action": "PutBack",
             "target": "Deployment/shop", "outcome": "Succeeded", "reason": "FieldsTaken",
         });
         assert_eq!(serde_json::to_value(digest).unwrap(), wanted);

@@ -16,8 +16,11 @@ pub(super) fn draft() -> Draft {
             generation: 2,
         },
         at: "2026-01-01T00:00:00Z".to_owned(),
-        operator: Operator { instance: "kubesentry-0".to_owned(), version: "0.1.0".to_owned() },
-        level: Level::Align,
+        operator: Operator {
+            instance: "kubesentry-0".to_owned(),
+            lease_transitions: 4,
+            version: "0.1.0".to_owned(),
+        },
         action: Action::PutBack,
         target: Target { kind: "Deployment".to_owned(), name: "shop".to_owned(), uid: None },
         decision: Decision::Execute,

@@ -16,14 +16,6 @@ pub const MESSAGE_MAX_BYTES: usize = 512;
 /// Longest reason of a record, in bytes: reasons are single CamelCase words.
 pub const REASON_MAX_BYTES: usize = 64;
 
-/// What kind of act a record tells of, from the mildest up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Level {
-    /// Keeping the children as the App says: no healing.
-    Align,
-}
-
 /// What was done, or was about to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Action {
@@ -91,10 +83,18 @@ pub struct AppRef {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Operator {
-    /// Identity of the instance, as in its Lease.
+    /// Name of the instance, as its name in the Lease begins.
     pub instance: String,
+    /// `leaseTransitions` of the Lease in whose term it acted; 0 too where there is no election.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub lease_transitions: u64,
     /// Version of the program.
     pub version: String,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for this signature")]
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 /// The object that was acted on.
@@ -119,8 +119,6 @@ pub struct Draft {
     pub at: String,
     /// Who.
     pub operator: Operator,
-    /// What kind of act.
-    pub level: Level,
     /// What.
     pub action: Action,
     /// On what.
@@ -157,8 +155,6 @@ pub struct Record {
     pub at: String,
     /// Who.
     pub operator: Operator,
-    /// What kind of act.
-    pub level: Level,
     /// What.
     pub action: Action,
     /// On what.

@@ -73,8 +73,9 @@ async fn pass(context: &Context, observation: &Observation, memory: &mut Memory,
 
 /// Whether a cache doesn't show our own last write yet: a pass on it would do things twice.
 fn is_behind(context: &Context, observation: &Observation, memory: &mut Memory) -> bool {
-    let app = memory.app_write.is_pending(context.apps.reached(), observation.mono);
-    let child = memory.child_write.is_pending(context.deployments.reached(), observation.mono);
+    let (caches, namespace) = (&context.caches, &observation.app.key.namespace);
+    let app = memory.app_write.is_pending(caches.apps.reached(namespace), observation.mono);
+    let child = memory.child_write.is_pending(caches.deployments.reached(namespace), observation.mono);
     app || child
 }
 

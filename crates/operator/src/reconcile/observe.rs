@@ -11,6 +11,7 @@ use crate::context::Context;
 use crate::key::Key;
 use crate::memory::Seen;
 use crate::objects::{App, Deployment};
+use crate::timestamps::whole_seconds;
 
 /// See the module.
 #[derive(Debug, Clone)]
@@ -30,9 +31,9 @@ pub struct Observation {
 /// The snapshot of one App; `None` where there is no such App any more.
 pub fn observe(context: &Context, key: &Key) -> Option<Observation> {
     Some(Observation {
-        app: context.apps.get(key)?,
-        child: context.deployments.get(key),
-        scaler: context.scaler_of(key),
+        app: context.caches.apps.get(key)?,
+        child: context.caches.deployments.get(key),
+        scaler: context.caches.scaler_of(key),
         now: Timestamp::now(),
         mono: Instant::now(),
     })
@@ -52,9 +53,4 @@ impl Observation {
     pub fn timestamp(&self) -> String {
         whole_seconds(self.now)
     }
-}
-
-/// RFC 3339 in whole seconds, UTC.
-pub fn whole_seconds(time: Timestamp) -> String {
-    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
