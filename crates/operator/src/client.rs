@@ -6,6 +6,7 @@
 #[cfg(debug_assertions)]
 pub mod faults;
 mod fence;
+mod gate;
 
 use std::path::Path;
 use std::task::{self, Poll};
@@ -81,7 +82,7 @@ pub fn clients(
     #[cfg(debug_assertions)]
     let faults = faults::Faults::from_environment().map_err(ConnectError::Faults)?;
     let make = |retry: bool, fence: Option<&Leadership>| {
-        let base = http_client(config)?;
+        let base = http_client(config, fence)?;
         #[cfg(debug_assertions)]
         let base = faults::Faulty { inner: base, faults: faults.clone() };
         match fence {
@@ -98,16 +99,17 @@ pub fn clients(
     })
 }
 
-type HttpClient = hyper_util::client::legacy::Client<hyper_rustls::HttpsConnector<HttpConnector>, Body>;
+type HttpClient = hyper_util::client::legacy::Client<hyper_rustls::HttpsConnector<gate::Gated>, Body>;
 
 /// A client as `kube` makes it, but for `TCP_NODELAY`: without it the kernel holds the last part of a request back until
 /// the server has acknowledged the one before, which costs up to 40 ms now and then (RFC 896 meets delayed ACKs).
-fn http_client(config: &Config) -> Result<HttpClient, ConnectError> {
+fn http_client(config: &Config, leadership: Option<&Leadership>) -> Result<HttpClient, ConnectError> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-    let tls = config.rustls_https_connector_with_connector(tcp).map_err(ConnectError::Client)?;
+    let gated = gate::Gated { tcp, leadership: leadership.cloned() };
+    let tls = config.rustls_https_connector_with_connector(gated).map_err(ConnectError::Client)?;
     Ok(hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(tls))
 }
 

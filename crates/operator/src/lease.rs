@@ -187,3 +187,17 @@ impl Trouble {
 #[cfg(test)]
 #[path = "lease/campaign_tests.rs"]
 mod tests;
+
+/// What tests of other rooms need.
+#[cfg(test)]
+pub(crate) mod tests_support {
+    use super::{Duration, Leadership, Moment, Permit, Term};
+
+    /// A leadership, in term 0, that is not renewed.
+    pub(crate) fn leads_for(time: Duration) -> Leadership {
+        let leadership = Leadership::default();
+        let until = Moment(leadership.now().0 + time);
+        leadership.set(Some(Permit { term: Term(0), acts_until: until, lease_until: until }));
+        leadership
+    }
+}
