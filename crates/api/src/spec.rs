@@ -80,6 +80,10 @@ pub struct AppSpec {
     /// within its bounds.
     #[serde(default)]
     pub scaling: Scaling,
+
+    /// The audit trail: what the operator did for this App, and why.
+    #[serde(default)]
+    pub audit: AuditPolicy,
 }
 
 /// A port of the main container.
@@ -106,6 +110,27 @@ pub enum Protocol {
     Tcp,
     Udp,
     Sctp,
+}
+
+/// The audit trail: what the operator did for this App, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AuditPolicy {
+    /// How many records are kept, counted over all chunks; chunks that hold none of them are removed.
+    #[serde(default = "retention")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub retention: i32,
+}
+
+/// About 13 chunks, a few hundred KiB.
+fn retention() -> i32 {
+    200
+}
+
+impl Default for AuditPolicy {
+    fn default() -> Self {
+        Self { retention: retention() }
+    }
 }
 
 /// How a new version replaces the old one: the Deployment's rolling update.

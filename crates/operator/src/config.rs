@@ -100,6 +100,18 @@ pub struct RunArgs {
     #[arg(long, env = "KUBESENTRY_EXPORT_DEADLINE_SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub export_deadline_seconds: u64,
 
+    /// How long the audit records of a deleted App are kept, as in 30d or 12h.
+    #[arg(long, env = "KUBESENTRY_AUDIT_KEEP_DELETED", default_value = "30d", value_parser = duration)]
+    pub audit_keep_deleted: Duration,
+
+    /// Audit chunks (up to 16 records each) that are kept in all; the oldest go first.
+    #[arg(long, env = "KUBESENTRY_AUDIT_MAX_CHUNKS", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub audit_max_chunks: u32,
+
+    /// Seconds between two looks for audit chunks beyond the limits.
+    #[arg(long, env = "KUBESENTRY_AUDIT_SWEEP_SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
+    pub audit_sweep_seconds: u64,
+
     /// Writes per second, in the long run. client-go's 20 would need 200 s for 1,000 new Apps.
     #[arg(long, env = "KUBESENTRY_WRITES_PER_SECOND", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     pub writes_per_second: u32,

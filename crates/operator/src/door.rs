@@ -12,7 +12,7 @@ use kube::Client;
 use kubesentry_api::names::{API_VERSION, FIELD_MANAGER, PLURAL};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::error::RequestError;
@@ -92,6 +92,18 @@ impl Door {
     pub async fn create_config_map(&self, namespace: &str, body: &Value) -> Result<(), RequestError> {
         let path = format!("/api/v1/namespaces/{namespace}/configmaps?fieldManager={FIELD_MANAGER}");
         self.send::<Value>(Method::POST, &path, "application/json", body).await.map(drop)
+    }
+
+    /// Deletes a ConfigMap, if it is still the one of that UID.
+    pub async fn delete_config_map(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+    ) -> Result<(), RequestError> {
+        let path = format!("/api/v1/namespaces/{namespace}/configmaps/{name}");
+        let body = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}});
+        self.send::<Value>(Method::DELETE, &path, "application/json", &body).await.map(drop)
     }
 
     /// Creates an event.

@@ -22,6 +22,11 @@ use crate::memory::Memory;
 use crate::reconcile::observe::Observation;
 use crate::timestamps::whole_seconds;
 
+/// Label of every chunk.
+pub const LABEL_AUDIT: &str = "apps.sentry.io/audit";
+/// Label with the UID of the App.
+pub const LABEL_AUDIT_UID: &str = "apps.sentry.io/audit-uid";
+
 /// Waits between attempts; the last one repeats.
 const RETRIES: [u64; 6] = [1, 2, 4, 8, 15, 30];
 /// Longest that one attempt may take.
@@ -240,9 +245,9 @@ fn config_map(
         data["manifest.json"] = json!(serde_json::to_string(manifest).unwrap_or_default());
     }
     let mut labels = json!({
-        "apps.sentry.io/audit": "true",
+        LABEL_AUDIT: "true",
         "apps.sentry.io/audit-namespace": &*app.key.namespace,
-        "apps.sentry.io/audit-uid": app.uid,
+        LABEL_AUDIT_UID: app.uid,
     });
     // A name that an older CRD let through may be no label value; the records name the App in any case.
     if app.key.name.len() <= NAME_MAX {

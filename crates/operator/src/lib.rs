@@ -19,6 +19,7 @@ pub mod memory;
 pub mod objects;
 pub mod queue;
 pub mod reconcile;
+pub mod retention;
 pub mod serve;
 pub mod telemetry;
 pub mod term;

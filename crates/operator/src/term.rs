@@ -21,6 +21,7 @@ use crate::lease::{Leadership, Term};
 use crate::memory::Memories;
 use crate::queue::{Dispatch, Queue, Wake};
 use crate::reconcile::{Outcome, reconcile};
+use crate::retention::{self, Limits};
 use crate::telemetry::{PassResult, Telemetry};
 
 /// Longest that passes under way may take at the end; a write times out before that.
@@ -63,6 +64,12 @@ pub async fn work(office: &Office, term: Term, stop: &CancellationToken) {
     let mut workers = JoinSet::new();
     aside.spawn(events::run(event_queue, context.clone()));
     aside.spawn(resync(context.clone(), queue.clone(), office.args.resync()));
+    let limits = Limits {
+        keep_deleted: office.args.audit_keep_deleted,
+        max_chunks: usize::try_from(office.args.audit_max_chunks).unwrap_or(usize::MAX),
+    };
+    let every = Duration::from_secs(office.args.audit_sweep_seconds);
+    aside.spawn(retention::run(context.clone(), limits, every));
     for _ in 0..office.args.workers {
         workers.spawn(worker(context.clone(), queue.clone()));
     }

@@ -208,7 +208,10 @@ async fn every_granted_verb_is_used_and_none_is_missing() {
     operator::install(&lab).await.unwrap();
     let world = World::on(lab, "rbac").await;
     let mark = world.lab.audit_settled().await.unwrap();
-    let operator = Operator::start_replica(&world.lab, "rbac", &["--audit-max-chunks=1"]).await.unwrap();
+    let operator =
+        Operator::start_replica(&world.lab, "rbac", &["--audit-max-chunks=1", "--audit-sweep-seconds=2"])
+            .await
+            .unwrap();
     world.create_app("shop", json!({"image": "nginx:1"})).await;
     world.size("shop", 1).await;
     world.patch_app("shop", json!({"spec": {"image": "nginx:2", "replicas": 2}})).await;
@@ -235,7 +238,19 @@ async fn every_granted_verb_is_used_and_none_is_missing() {
     world.delete_app("shop").await;
     world.gone("shop").await;
     world.deployments().delete("shop", &DeleteParams::background()).await.ok();
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    // One chunk more than there may be: the older one goes. Creation times have whole seconds.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    world.create_app("other", json!({"image": "nginx:1"})).await;
+    world.size("other", 1).await;
+    let other = world.app("other").await.unwrap();
+    world.delete_app("other").await;
+    world.gone("other").await;
+    eventually("the older chunk is swept away", || async {
+        let (old, new) =
+            (world.chunks(uid).await, world.chunks(other["metadata"]["uid"].as_str().unwrap()).await);
+        if old.is_empty() && new.len() == 1 { Ok(()) } else { Err((old, new)) }
+    })
+    .await;
     drop(operator);
 
     world.lab.audit_settled().await.unwrap();

@@ -82,7 +82,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn only_wire_knows_the_runtime_of_kube() {
+fn only_watch_knows_the_runtime_of_kube() {
     let mut files = Vec::new();
     sources(&root().join("crates/operator/src"), &mut files);
     assert!(files.len() > 15);
@@ -90,7 +90,7 @@ fn only_wire_knows_the_runtime_of_kube() {
         let text = std::fs::read_to_string(&file).unwrap();
         let knows =
             text.lines().any(|line| !line.trim_start().starts_with("//") && line.contains("kube::runtime"));
-        assert_eq!(knows, file.ends_with("wire.rs"), "{}", file.display());
+        assert_eq!(knows, file.ends_with("watch.rs"), "{}", file.display());
     }
 }
 
