@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(write(&mut gate, b"first").await.unwrap(), 5);
         tokio::time::advance(std::time::Duration::from_secs(11)).await;
         let error = write(&mut gate, b"second").await.unwrap_err();
-        assert!(error.get_ref().is_some_and(|inner| inner.is::<NotLeading>()));
+        assert!(error.get_ref().and_then(|inner| inner.downcast_ref::<NotLeading>()).is_some());
         drop(gate);
         let mut arrived = Vec::new();
         far.read_to_end(&mut arrived).await.unwrap();

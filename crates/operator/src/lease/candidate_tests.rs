@@ -33,9 +33,8 @@ impl Server {
             (Act::Get, Some(seen)) => Answer::Found(seen),
             (Act::Get | Act::Update(..), None) => Answer::NotFound,
             (Act::Create(record), None) => self.write(record),
-            (Act::Create(_), Some(_)) => Answer::Conflict,
             (Act::Update(record, version), Some(seen)) if *version == seen.version => self.write(record),
-            (Act::Update(..), Some(_)) => Answer::Conflict,
+            (Act::Create(_) | Act::Update(..), Some(_)) => Answer::Conflict,
             (Act::Wait(_), _) => Answer::Failed,
         }
     }
