@@ -110,7 +110,8 @@ impl Door {
     pub async fn create_event(&self, namespace: &str, body: &Value) -> Result<(), RequestError> {
         let path =
             format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events?fieldManager={FIELD_MANAGER}");
-        self.send::<Value>(Method::POST, &path, "application/json", body).await.map(drop)
+        let events = &self.budgets.events;
+        self.send_within::<Value>(events, Method::POST, &path, "application/json", body).await.map(drop)
     }
 
     /// Updates the series of an event: the only part of an event that may change.
@@ -118,10 +119,10 @@ impl Door {
         let path = format!(
             "/apis/events.k8s.io/v1/namespaces/{namespace}/events/{name}?fieldManager={FIELD_MANAGER}"
         );
-        self.send::<Value>(Method::PATCH, &path, "application/merge-patch+json", body).await.map(drop)
+        let (events, kind) = (&self.budgets.events, "application/merge-patch+json");
+        self.send_within::<Value>(events, Method::PATCH, &path, kind, body).await.map(drop)
     }
 
-    #[allow(clippy::disallowed_methods, reason = "this is the door")]
     async fn send<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -129,7 +130,18 @@ impl Door {
         content_type: &str,
         body: &Value,
     ) -> Result<T, RequestError> {
-        let budget = if path.contains("/events") { &self.budgets.events } else { &self.budgets.writes };
+        self.send_within(&self.budgets.writes, method, path, content_type, body).await
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "this is the door")]
+    async fn send_within<T: DeserializeOwned>(
+        &self,
+        budget: &Mutex<Budget>,
+        method: Method,
+        path: &str,
+        content_type: &str,
+        body: &Value,
+    ) -> Result<T, RequestError> {
         let wait = budget.lock().take(Instant::now());
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;

@@ -90,8 +90,10 @@ impl Rule {
             "write" => method != Method::GET,
             name => method.as_str() == name,
         };
-        let aside =
-            ["/events", "/leases"].iter().any(|kind| uri.contains(kind) && !self.part.contains(&kind[1..]));
+        // By their API groups: an App may be called events.
+        let aside = [("events", "/events.k8s.io/"), ("leases", "/coordination.k8s.io/")]
+            .iter()
+            .any(|(kind, group)| uri.contains(group) && !self.part.contains(kind));
         by_method && (self.part == "*" || uri.contains(&self.part)) && (!aside || method == Method::GET)
     }
 }
