@@ -52,20 +52,27 @@ pub struct Change<T> {
 
 /// What one watch covers, and how far it is.
 #[derive(Debug)]
-struct Scope {
+struct Scope<T> {
     /// A namespace; `None` for the whole cluster.
     namespace: Option<String>,
+    /// The list under way.
+    listing: RwLock<Option<HashMap<Key, Arc<T>>>>,
     synced: AtomicBool,
     reached: AtomicU64,
+}
+
+impl<T> Scope<T> {
+    /// Everything up to this version is shown now: to be called after the objects changed, never before.
+    fn reach(&self, version: u64) {
+        self.reached.fetch_max(version, Ordering::AcqRel);
+    }
 }
 
 /// See the module.
 #[derive(Debug)]
 pub struct Cache<T> {
     objects: RwLock<HashMap<Key, Arc<T>>>,
-    /// Lists under way, by the place of their scope.
-    listings: RwLock<HashMap<usize, HashMap<Key, Arc<T>>>>,
-    scopes: Vec<Scope>,
+    scopes: Vec<Scope<T>>,
 }
 
 impl<T> Default for Cache<T> {
@@ -77,14 +84,18 @@ impl<T> Default for Cache<T> {
 impl<T> Cache<T> {
     /// A cache fed by one watch per namespace, in that order; by a single one over the whole cluster where there is none.
     pub fn over(namespaces: &[String]) -> Self {
-        let scope =
-            |namespace| Scope { namespace, synced: AtomicBool::new(false), reached: AtomicU64::new(0) };
+        let scope = |namespace| Scope {
+            namespace,
+            listing: RwLock::default(),
+            synced: AtomicBool::new(false),
+            reached: AtomicU64::new(0),
+        };
         let scopes = if namespaces.is_empty() {
             vec![scope(None)]
         } else {
             namespaces.iter().map(|namespace| scope(Some(namespace.clone()))).collect()
         };
-        Self { objects: RwLock::default(), listings: RwLock::default(), scopes }
+        Self { objects: RwLock::default(), scopes }
     }
 }
 
@@ -107,7 +118,8 @@ impl<T: Cached> Cache<T> {
     /// The highest version that was observed in a namespace, deletions included. A watch tells the changes of one kind in
     /// their order, so that every write up to this version is shown, and so is what became of it since.
     pub fn reached(&self, namespace: &str) -> u64 {
-        let covers = |scope: &&Scope| scope.namespace.as_deref().is_none_or(|covered| covered == namespace);
+        let covers =
+            |scope: &&Scope<T>| scope.namespace.as_deref().is_none_or(|covered| covered == namespace);
         self.scopes.iter().find(covers).map_or(0, |scope| scope.reached.load(Ordering::Acquire))
     }
 
@@ -116,54 +128,47 @@ impl<T: Cached> Cache<T> {
         self.handle_of(0, event)
     }
 
-    /// Takes an event of the n-th watch in and tells what changed by it.
+    /// Takes an event of the n-th watch in and tells what changed by it; nothing where there is no such watch.
     pub fn handle_of(&self, n: usize, event: WatchEvent<T>) -> Vec<Change<T>> {
+        let Some(scope) = self.scopes.get(n) else {
+            return Vec::new();
+        };
         match event {
             WatchEvent::Restarted => {
-                self.listings.write().insert(n, HashMap::new());
+                *scope.listing.write() = Some(HashMap::new());
                 Vec::new()
             }
             WatchEvent::Listed(object) => {
-                if let Some(listing) = self.listings.write().get_mut(&n) {
+                if let Some(listing) = scope.listing.write().as_mut() {
                     listing.insert(object.key().clone(), Arc::new(object));
                 }
                 Vec::new()
             }
             WatchEvent::Synced => {
-                let listed = self.listings.write().remove(&n).unwrap_or_default();
+                let listed = scope.listing.write().take().unwrap_or_default();
                 let highest = listed.values().map(|object| object.version()).max().unwrap_or_default();
-                let changes = self.replace(n, listed);
-                self.reach(n, highest);
-                if let Some(scope) = self.scopes.get(n) {
-                    scope.synced.store(true, Ordering::Release);
-                }
+                let changes = self.replace(scope.namespace.as_deref(), listed);
+                scope.reach(highest);
+                scope.synced.store(true, Ordering::Release);
                 changes
             }
             WatchEvent::Applied(object) => {
                 let after = Arc::new(object);
                 let before = self.objects.write().insert(after.key().clone(), after.clone());
-                self.reach(n, after.version());
+                scope.reach(after.version());
                 vec![Change { before, after: Some(after) }]
             }
             WatchEvent::Deleted(object) => {
                 let version = object.version();
                 let before = self.objects.write().remove(object.key()).unwrap_or_else(|| Arc::new(object));
-                self.reach(n, version);
+                scope.reach(version);
                 vec![Change { before: Some(before), after: None }]
             }
         }
     }
 
-    /// Everything up to this version is shown now: to be called after the objects changed, never before.
-    fn reach(&self, n: usize, version: u64) {
-        if let Some(scope) = self.scopes.get(n) {
-            scope.reached.fetch_max(version, Ordering::AcqRel);
-        }
-    }
-
-    /// Puts a list in the place of everything that its scope covers.
-    fn replace(&self, n: usize, listed: HashMap<Key, Arc<T>>) -> Vec<Change<T>> {
-        let namespace = self.scopes.get(n).and_then(|scope| scope.namespace.as_deref());
+    /// Puts a list in the place of everything in that namespace, or of all there is.
+    fn replace(&self, namespace: Option<&str>, listed: HashMap<Key, Arc<T>>) -> Vec<Change<T>> {
         let mut objects = self.objects.write();
         let gone: Vec<Key> = objects
             .keys()

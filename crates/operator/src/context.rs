@@ -1,6 +1,6 @@
 //! What every pass can reach: the caches, the doors, the memories.
 //!
-//! Built by `wire`, shared by all workers. It holds no decision.
+//! Built by `term`, shared by all workers. It holds no decision.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

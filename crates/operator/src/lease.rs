@@ -125,7 +125,7 @@ pub async fn campaign<S: LeaseStore>(
 
 /// Gives the Lease back, so that another one need not wait for it to run out.
 async fn give_back<S: LeaseStore>(store: &S, candidate: &mut Candidate, leadership: &Leadership) {
-    while let Some(act) = candidate.release(leadership.now(), jiff::Timestamp::now()) {
+    while let Some(act) = candidate.release(jiff::Timestamp::now()) {
         match send(store, act).await {
             Ok(Answer::Written(_)) => {
                 tracing::info!("the lease is given back");

@@ -36,37 +36,41 @@ pub fn watch_all(
     } else {
         namespaces.iter().map(|namespace| Some(namespace.as_str())).collect()
     };
-    let mut complete = Vec::new();
+    let mut lists = Vec::new();
+    let mut awaited = || {
+        let (done, complete) = oneshot::channel();
+        lists.push(complete);
+        done
+    };
     for (n, namespace) in scopes.into_iter().enumerate() {
         let apps = app_resource();
         let api: Api<DynamicObject> = match namespace {
             Some(namespace) => Api::namespaced_with(client.clone(), namespace, &apps),
             None => Api::all_with(client.clone(), &apps),
         };
-        let (done, receiver) = oneshot::channel();
-        complete.push(receiver);
         let (shared, keys) = (caches.clone(), dispatch.clone());
-        tasks.spawn(follow(api, done, "apps", move |event| {
+        tasks.spawn(follow(api, awaited(), "apps", move |event| {
             for change in shared.apps.handle_of(n, event.map(App::from)) {
                 keys.add(key_of(&change), Wake::Observed);
             }
         }));
 
-        let (done, receiver) = oneshot::channel();
-        complete.push(receiver);
         let (shared, keys) = (caches.clone(), dispatch.clone());
-        tasks.spawn(follow(scoped::<DeploymentView>(client, namespace), done, "deployments", move |event| {
-            for change in shared.deployments.handle_of(n, event.map(Deployment::from)) {
-                // A child has its App's name, whosever it is at the moment.
-                wake_app(&shared.apps, &keys, key_of(&change));
-            }
-        }));
+        tasks.spawn(follow(
+            scoped::<DeploymentView>(client, namespace),
+            awaited(),
+            "deployments",
+            move |event| {
+                for change in shared.deployments.handle_of(n, event.map(Deployment::from)) {
+                    // A child has its App's name, whosever it is at the moment.
+                    wake_app(&shared.apps, &keys, key_of(&change));
+                }
+            },
+        ));
 
-        let (done, receiver) = oneshot::channel();
-        complete.push(receiver);
         let (shared, keys) = (caches.clone(), dispatch.clone());
         let api = scoped::<ScalerView>(client, namespace);
-        tasks.spawn(follow(api, done, "horizontalpodautoscalers", move |event| {
+        tasks.spawn(follow(api, awaited(), "horizontalpodautoscalers", move |event| {
             for change in shared.scalers.handle_of(n, event.map(Scaler::from)) {
                 for target in retarget(&shared, &change) {
                     wake_app(&shared.apps, &keys, target);
@@ -74,7 +78,7 @@ pub fn watch_all(
             }
         }));
     }
-    complete
+    lists
 }
 
 fn scoped<K>(client: &Client, namespace: Option<&str>) -> Api<K>

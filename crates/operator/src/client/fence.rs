@@ -1,11 +1,11 @@
-//! The last step before a write leaves the process: is it still this one's turn?
+//! Is it still this process' turn, in the very term in which the write was decided?
 //!
-//! A layer of the writing client, inside everything that could wait, so that no write gets past it: a request that
-//! names no term is refused like one whose term is over.
+//! A layer of the writing client, inside everything that could wait, so that no write gets past it: a request that names
+//! no term is refused like one whose term is over. What comes after it, up to the socket, is [`super::gate`]'s.
 
 use std::task::{self, Poll};
 
-use futures::future::{BoxFuture, Either};
+use futures::future::BoxFuture;
 use http::Request;
 use kube::client::Body;
 use tower::{BoxError, Service};
@@ -28,7 +28,7 @@ where
 {
     type Response = R;
     type Error = BoxError;
-    type Future = Either<std::future::Ready<Result<R, BoxError>>, BoxFuture<'static, Result<R, BoxError>>>;
+    type Future = BoxFuture<'static, Result<R, BoxError>>;
 
     fn poll_ready(&mut self, cx: &mut task::Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx).map_err(Into::into)
@@ -37,10 +37,10 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let turn = request.extensions().get::<Term>().copied().ok_or(NotLeading);
         if let Err(error) = turn.and_then(|term| self.leadership.check(term)) {
-            return Either::Left(std::future::ready(Err(error.into())));
+            return Box::pin(async move { Err(error.into()) });
         }
         let answer = self.inner.call(request);
-        Either::Right(Box::pin(async move { answer.await.map_err(Into::into) }))
+        Box::pin(async move { answer.await.map_err(Into::into) })
     }
 }
 

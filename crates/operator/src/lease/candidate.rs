@@ -176,7 +176,7 @@ impl Candidate {
     }
 
     /// The write that gives the Lease back; `None` where this candidate doesn't hold it. Nothing may be under way.
-    pub fn release(&mut self, now: Moment, wall: Timestamp) -> Option<Act> {
+    pub fn release(&self, wall: Timestamp) -> Option<Act> {
         let held = self.held.as_ref()?;
         let (seen, _) = self.observed.as_ref()?;
         let record = LeaseRecord {
@@ -187,7 +187,6 @@ impl Candidate {
             acquire_time: held.acquire_time.clone(),
             renew_time: micro_time(wall),
         };
-        self.sent_at = now;
         Some(Act::Update(record, seen.version.clone()))
     }
 
@@ -206,21 +205,19 @@ impl Candidate {
             );
             self.held = None;
         }
-        let left = self.left(now);
-        if left.is_zero() {
-            self.phase = Phase::Claim;
-            self.next_at = now;
-        } else {
-            self.wait(now);
-            self.next_at = self.next_at.min(Moment(now.0 + left));
-        }
+        self.take_or_wait(Phase::Claim, self.left(now), now);
     }
 
     fn not_found(&mut self, now: Moment) {
         // Somebody removed a Lease that another one holds: that one may still act.
         let left = if self.held.is_some() { Duration::ZERO } else { self.left(now) };
+        self.take_or_wait(Phase::Create, left, now);
+    }
+
+    /// Takes the Lease in this way, or looks again while it is still another one's, at its end at the latest.
+    fn take_or_wait(&mut self, way: Phase, left: Duration, now: Moment) {
         if left.is_zero() {
-            self.phase = Phase::Create;
+            self.phase = way;
             self.next_at = now;
         } else {
             self.phase = Phase::Look;

@@ -117,9 +117,9 @@ fn a_leader_counts_from_the_moment_it_sent_a_renewal_not_from_its_answer() {
 
 #[test]
 fn a_released_lease_is_taken_at_once() {
-    let (mut a, mut b, mut server) = pair();
+    let (a, mut b, mut server) = pair();
     settle(&mut b, &mut server, 0);
-    let act = a.release(at(100), wall(7)).unwrap();
+    let act = a.release(wall(7)).unwrap();
     assert!(matches!(server.carry_out(&act), Answer::Written(_)));
     settle(&mut b, &mut server, 2_400);
     assert!(leads(&b, 2_400));
